@@ -1,0 +1,56 @@
+"""The interface of every verifier (a process reward model that may run code).
+
+Data flow (DataPRM eq. 3-6): a verifier sees the task without its gold, the history h_t of finished steps, the
+verdicts f_t it gave to them, and the current step tau_t; it may run code on a *branch* of the agent's state after
+step t, and returns a `Verdict`. An exception of any kind is turned into a missing verdict by `verify_or_missing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from datapm_rl.errors import cause_of
+from datapm_rl.sandbox.result import ExecutionResult
+from datapm_rl.trajectory import Step, Task, Verdict
+
+
+class CodeRunner(Protocol):
+    """A place to run code in: a session of the sandbox, local or behind an actor."""
+
+    async def run(self, code: str) -> ExecutionResult: ...
+
+
+@dataclass
+class VerificationRequest:
+    """Everything a verifier gets for step t = `step.index`; `len(verdicts) == len(history) == t - 1`."""
+
+    task: Task  # public: without gold
+    history: list[Step]
+    verdicts: list[Verdict]
+    step: Step
+    branch: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # the agent's state after this step, private copy
+    fresh: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # a new session over the task's pristine files
+
+
+class Verifier(Protocol):
+    """A verifier. `name` is stored in each verdict and in the metrics."""
+
+    name: str
+
+    async def verify(self, request: VerificationRequest) -> Verdict:
+        """Judge one step. May raise; infrastructure failures as `InfraError` with a cause."""
+        ...
+
+
+async def verify_or_missing(verifier: Verifier, request: VerificationRequest, deadline_s: float) -> Verdict:
+    """`verifier.verify` within a deadline; a failure of any kind is a missing verdict with its cause."""
+    try:
+        return await asyncio.wait_for(verifier.verify(request), deadline_s)
+    except asyncio.CancelledError:
+        raise
+    except Exception as error:  # the boundary: whatever a verifier raises is missing data, never a score
+        return Verdict(score=None, cause=cause_of(error), rationale=str(error)[:500], verifier=verifier.name)
