@@ -1,0 +1,92 @@
+"""What can be known to be wrong before anything starts, each as one sentence (`UserError`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from datapm_rl.dialects import get_dialect
+from datapm_rl.errors import UserError
+
+MIN_FREE_GB = 2.0
+"""Disk that a run of a small model needs for checkpoints and Ray's session; a real model needs more."""
+
+
+def check_config(config: DictConfig) -> None:
+    """Impossible values and combinations of the configuration."""
+    get_dialect(config.agent.dialect)
+    prm, agent = config.prm, config.agent
+    if not 0.0 <= prm.beta <= 1.0:
+        raise UserError(f"prm.beta={prm.beta} is outside [0, 1]: it weighs process against outcome reward (eq. 8)")
+    if prm.verifier == "none" and prm.beta > 0:
+        raise UserError(f"prm.verifier=none gives no process reward: set prm.beta=0 (it is {prm.beta})")
+    if not 0.0 < prm.max_missing_share <= 1.0:
+        raise UserError(f"prm.max_missing_share={prm.max_missing_share} is outside (0, 1]")
+    for name in ("max_turns", "turn_tokens", "observation_chars"):
+        if agent[name] < 1:
+            raise UserError(f"agent.{name}={agent[name]} must be at least 1")
+    n, batch = config.actor_rollout_ref.rollout.n, config.data.train_batch_size
+    if n < 2:
+        raise UserError(f"actor_rollout_ref.rollout.n={n}: GRPO compares members of a group, it needs at least 2")
+    mini = config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if batch % mini:
+        raise UserError(
+            f"data.train_batch_size={batch} is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}"
+        )
+    if config.algorithm.adv_estimator not in ("prm_grpo", "prm_grpo_step"):
+        raise UserError(
+            f"algorithm.adv_estimator={config.algorithm.adv_estimator} does not know missing rewards: "
+            "use prm_grpo (trajectory credit) or prm_grpo_step"
+        )
+
+
+def check_machine(config: DictConfig, run_parent: Path) -> None:
+    """Cores, disk and ports of this machine."""
+    cores = os.cpu_count() or 1
+    if cores < 2:
+        raise UserError(f"this machine has {cores} core: a run needs at least 2 (rollout and sandbox work side by side)")
+    existing = run_parent
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"{existing} is not writable: choose another run.dir")
+    free = shutil.disk_usage(existing).free / 1e9
+    if free < MIN_FREE_GB:
+        raise UserError(f"{existing} has {free:.1f} GB free, a run needs {MIN_FREE_GB:g}: free some or set run.dir")
+    for key, value in config.ray_kwargs.ray_init.items():
+        if str(key).endswith("port") and value:
+            _check_port(f"ray_kwargs.ray_init.{key}", int(value))
+
+
+def check_model_folder(folder: Path) -> None:
+    """A Hugging Face folder that a run can load, and talk to."""
+    if not folder.is_dir():
+        raise UserError(f"policy.path={folder} is not a folder: give a Hugging Face model folder on this machine")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{folder} has no config.json: policy.path must be a Hugging Face model folder")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise UserError(f"{folder} has no weights (*.safetensors): download the whole model folder")
+    config_file = folder / "tokenizer_config.json"
+    if not config_file.is_file():
+        raise UserError(f"{folder} has no tokenizer_config.json: download the whole model folder")
+    try:
+        tokenizer = json.loads(config_file.read_text())
+        json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise UserError(f"{folder} has a broken config file ({error}): download the model folder again") from error
+    templates = [folder / "chat_template.jinja", folder / "chat_template.json"]
+    if not tokenizer.get("chat_template") and not any(path.is_file() for path in templates):
+        raise UserError(f"{folder} has no chat template: add chat_template.jinja, or use an instruct model")
+
+
+def _check_port(key: str, port: int) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise UserError(f"port {port} ({key}) is taken: stop what uses it, or choose another") from error

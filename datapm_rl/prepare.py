@@ -1,0 +1,84 @@
+"""What a run needs before it starts: the task file and the policy folder, built once and cached by content."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from datapm_rl.benchmarks.task_file import load_tasks
+from datapm_rl.errors import UserError
+from datapm_rl.preflight import check_model_folder
+from datapm_rl.trajectory import Task
+
+Say = Callable[[str], None]
+
+
+def prepare_tasks(config: DictConfig, cache: Path, say: Say) -> tuple[Path, list[Task]]:
+    """The task file of the run and its tasks. Builds the builtin benchmark unless `tasks.path` is set."""
+    settings = config.tasks
+    if settings.path is not None:
+        path = Path(settings.path)
+    else:
+        from datapm_rl.benchmarks.builtin import build
+
+        say("building the builtin benchmark")
+        tables = None if settings.tables is None else list(settings.tables)
+        name = f"builtin_seed{config.run.seed}_{settings.train}_{settings.heldout}_{settings.unseen_tables}"
+        path = build(
+            cache / (name if tables is None else f"{name}_{'_'.join(tables)}"),
+            seed=config.run.seed,
+            train_tasks=settings.train,
+            heldout_tasks=settings.heldout,
+            unseen_tasks=settings.unseen_tables,
+            tables=tables,
+        )
+    tasks = load_tasks(path)
+    _check_splits(path, tasks, list(settings.validation_splits), config)
+    return path, tasks
+
+
+def validation_splits(config: DictConfig, tasks: list[Task]) -> list[str]:
+    """Configured validation splits that the task file has."""
+    present = {task.split for task in tasks}
+    return [split for split in config.tasks.validation_splits if split in present]
+
+
+def prepare_policy(config: DictConfig, tasks: list[Task], cache: Path, say: Say) -> Path:
+    """The policy's folder: `policy.path`, or the small policy, built from training tasks alone."""
+    if config.policy.path is not None:
+        folder = Path(config.policy.path)
+        check_model_folder(folder)
+        return folder.resolve()
+    if config.tasks.path is not None:
+        raise UserError(
+            "tasks.path needs policy.path: the small policy knows the words of the builtin benchmark only, so give "
+            "a Hugging Face folder for tasks of your own"
+        )
+    from datapm_rl.policy import SftConfig, build_policy
+
+    sft = SftConfig(
+        updates=config.policy.sft_updates,
+        batch_size=config.policy.sft_batch,
+        demonstrations=config.policy.sft_demonstrations,
+    )
+    training = [task for task in tasks if task.split == "train"]
+    return build_policy(cache / "policies", tasks=training, seed=config.run.seed, sft=sft, report=say).resolve()
+
+
+def _check_splits(path: Path, tasks: list[Task], wanted: list[str], config: DictConfig) -> None:
+    counts = Counter(task.split for task in tasks)
+    listed = ", ".join(f"{split} ({count})" for split, count in counts.items())
+    batch = config.data.train_batch_size
+    if counts["train"] < batch:
+        raise UserError(
+            f"{path} has {counts['train']} tasks of split train, fewer than data.train_batch_size={batch}: "
+            f"it has {listed}"
+        )
+    if wanted and not any(split in counts for split in wanted):
+        raise UserError(
+            f"{path} has none of tasks.validation_splits={wanted}: it has {listed}; name one of these, or give some "
+            'tasks "split": "heldout"'
+        )

@@ -1,0 +1,51 @@
+"""`python -m datapm_rl.train +recipe=NAME [key=value ...]`: prepare, train, export, report.
+
+The command is idempotent: the same command resumes an unfinished run from its last checkpoint, and says so when the
+run is finished. Exit codes: 0 finished, 2 bad input, 3 stopped by the missing-data rule, 130 stopped on request,
+1 anything else (with the path of the log).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Before torch, transformers, Ray: one thread per process, no look-ups of a model hub.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+
+from datapm_rl.compose import CONFIG_DIR, compose_config
+from datapm_rl.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if any(text.startswith("-") for text in arguments):
+        return _hydra_flags()
+    try:
+        config = compose_config(arguments)
+        from datapm_rl.run import run
+
+        return run(config, command="python -m datapm_rl.train " + " ".join(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _hydra_flags() -> int:
+    """`--cfg job`, `--help` and Hydra's other flags, which print and do not train."""
+    import hydra
+
+    from datapm_rl.config import register_schema
+
+    register_schema()
+    hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base=None)(lambda config: None)()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

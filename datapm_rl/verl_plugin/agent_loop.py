@@ -1,0 +1,157 @@
+"""verl's AgentLoop hook: one trajectory of the project's agent, verified step by step while it is generated.
+
+Data flow of `DataAgentLoop.run`, once per session of a group:
+
+    sandbox actor: open a session over the task's files
+    agent loop:    generate (verl's LLM client) -> parse -> run in the session -> observe -> ...
+    each step:     -> RewardLoop worker, which verifies it on a branch of the session, while the next turn is sampled
+    the end:       -> RewardLoop worker, which grades the answer and forms the reward (eq. 8, 10)
+
+Nothing here raises for a failed part: the trajectory comes back masked, its reward missing with a cause, so that verl
+trains on the others (docs/architecture.md, "Error model").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from typing import Any
+
+import ray
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+
+from datapm_rl.agent import AgentLimits, ChatTokens, Generation, Rollout, run_agent
+from datapm_rl.dialects import get_dialect
+from datapm_rl.errors import InfraError, cause_of
+from datapm_rl.sandbox.client import RemoteSession
+from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, task_from_json, to_json
+from datapm_rl.verifier.stream import VerdictStream
+from datapm_rl.verl_plugin.output import RewardedOutput, missing_info
+from datapm_rl.verl_plugin.reward_client import RewardClient
+from datapm_rl.verl_plugin.sandbox_actor import local_sandbox_name
+
+logger = logging.getLogger(__name__)
+
+
+class DataAgentLoop(AgentLoopBase):
+    """The agent loop that `agent_loops.yaml` names `data_agent`."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        task = task_from_json(json.loads(kwargs["extra_info"]["task"]))
+        session_id = int(kwargs["session_id"])
+        seed = _seed(self.config.run.seed, kwargs["global_steps"], task.id, session_id)
+        rollout = Rollout(Trajectory(task), prompt_ids=[])
+        try:
+            tokens = ChatTokens(self.tokenizer)
+            rollout = await self._rollout(task, tokens, sampling_params, seed, group=str(kwargs["uid"]))
+        except Exception as error:  # the boundary: a failed part masks the trajectory, it never stops the group
+            logger.warning("trajectory of task %s lost: %r", task.id, error)
+            rollout.trajectory.stop_reason = StopReason.INFRA_ERROR
+            rollout.trajectory.cause = cause_of(error)
+            rollout.prompt_ids = ChatTokens(self.tokenizer).prompt("", task.question)
+        info = await self._reward(rollout.trajectory, kwargs["reward_model"]["ground_truth"])
+        return self._output(rollout, info)
+
+    async def _rollout(
+        self, task: Task, tokens: ChatTokens, sampling_params: dict[str, Any], seed: int, group: str
+    ) -> Rollout:
+        """Run the agent in its own sandbox session; verdicts are in the trajectory when this returns."""
+        agent, prm = self.config.agent, self.config.prm
+        dialect = get_dialect(agent.dialect)
+        session = await self._open_session(task, seed)
+        try:
+            rewards = RewardClient(self.config.reward.num_workers, key=f"{group}/{seed}", deadline_s=prm.deadline_s)
+            stream = None
+            if prm.verifier != "none" and task.split == "train":
+
+                async def verify(history: list[Step], verdicts: list[Verdict], step: Step) -> Verdict:
+                    return await rewards.verify(task, local_sandbox_name(), session.id, history, verdicts, step)
+
+                stream = VerdictStream(verify)
+            rollout = await run_agent(
+                task,
+                dialect=dialect,
+                tokens=tokens,
+                generate=self._generator(sampling_params, dialect.stop, seed, request=f"{group}/{seed}"),
+                session=session,
+                limits=AgentLimits(
+                    max_turns=agent.max_turns,
+                    turn_tokens=agent.turn_tokens,
+                    response_tokens=self.rollout_config.response_length,
+                    observation_chars=agent.observation_chars,
+                ),
+                on_step=stream.submit if stream else lambda step: None,
+            )
+            if stream:
+                rollout.trajectory.verdicts = await stream.finish(prm.deadline_s)
+            return rollout
+        finally:
+            await session.close()
+
+    async def _open_session(self, task: Task, seed: int) -> RemoteSession:
+        actor = ray.get_actor(local_sandbox_name())
+        return await RemoteSession.open(actor, task.data_dir, task.files, seed, deadline_s=60.0)
+
+    def _generator(self, sampling_params: dict[str, Any], stop: tuple[str, ...], seed: int, request: str) -> Any:
+        """`Generate` over verl's LLM client. Each turn has its own sampling seed, the same after a resume."""
+
+        async def generate(ids: list[int], max_tokens: int) -> Generation:
+            params = {
+                **sampling_params,
+                "max_tokens": max_tokens,
+                "stop": list(stop),
+                "include_stop_str_in_output": True,
+                "seed": (seed + len(ids)) % 2**31,
+            }
+            output = await self.server_manager.generate(request_id=request, prompt_ids=ids, sampling_params=params)
+            ids_out = list(output.token_ids)
+            if not ids_out:
+                raise InfraError("empty_generation", "the rollout server returned no token")
+            finish = "aborted" if output.stop_reason == "aborted" else "stop"
+            if finish == "stop" and len(ids_out) >= max_tokens:
+                finish = "length"
+            logprobs = output.log_probs if output.log_probs is not None else [0.0] * len(ids_out)
+            return Generation(ids_out, list(logprobs), finish, int(output.extra_fields.get("global_steps") or 0))
+
+        return generate
+
+    async def _reward(self, trajectory: Trajectory, gold: str) -> dict[str, Any]:
+        """Ask a RewardLoop worker for outcome and reward; a failure is a missing reward with its cause."""
+        if trajectory.stop_reason in (StopReason.INFRA_ERROR, StopReason.ABORTED):
+            return missing_info(trajectory.cause or str(trajectory.stop_reason))
+        client = RewardClient(self.config.reward.num_workers, key=trajectory.task.id, deadline_s=60.0)
+        try:
+            return await client.reward(trajectory, gold)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # the boundary, as above
+            logger.warning("reward of task %s lost: %r", trajectory.task.id, error)
+            return missing_info(cause_of(error))
+
+    def _output(self, rollout: Rollout, info: dict[str, Any]) -> RewardedOutput:
+        trajectory = rollout.trajectory
+        first, last = trajectory.weight_versions or (0, 0)
+        response_ids = rollout.response_ids or [self.tokenizer.eos_token_id]  # verl needs one token per row
+        return RewardedOutput(
+            prompt_ids=rollout.prompt_ids,
+            response_ids=response_ids,
+            response_mask=rollout.response_mask or [0],
+            response_logprobs=rollout.response_logprobs or [0.0],
+            reward_score=info["total"] or 0.0,
+            num_turns=len(trajectory.steps),
+            metrics={},
+            extra_fields={
+                "trajectory": to_json(trajectory),
+                "reward_extra_info": info,
+                "min_global_steps": first,
+                "max_global_steps": last,
+            },
+        )
+
+
+def _seed(run_seed: int, global_step: Any, task_id: str, session_id: int) -> int:
+    """A seed per trajectory that does not depend on timing, so that a resumed run samples as the first one would."""
+    text = f"{run_seed}/{int(global_step)}/{task_id}/{session_id}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 2**31

@@ -1,0 +1,102 @@
+"""Metrics and trajectory records of one batch, from what the agent loops left in verl's TransferQueue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import transfer_queue as tq
+
+Extra = dict[str, Any]
+"""`AgentLoopOutput.extra_fields` of one trajectory: "trajectory" and "reward_extra_info" (see `output.py`)."""
+
+
+def fetch(batch: Any) -> list[Extra]:
+    """The extra fields of a batch's trajectories, verl's padding rows left out."""
+    keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
+    data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    return [getattr(extra, "data", extra) for extra in data["extra_fields"]]
+
+
+def missing_metrics(trajectories: list[Extra]) -> dict[str, float]:
+    """`missing/share` of trajectories without a reward, and `missing/<cause>` counts."""
+    causes = Counter(extra["reward_extra_info"]["missing_cause"] for extra in trajectories)
+    causes.pop(None, None)
+    counts = {f"missing/{cause}": float(count) for cause, count in causes.items()}
+    return {"missing/share": sum(counts.values()) / max(len(trajectories), 1), **counts}
+
+
+def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
+    """Means over the scored trajectories, and the verdicts of all."""
+    scored = [extra for extra in trajectories if extra["reward_extra_info"]["missing_cause"] is None]
+    infos = [extra["reward_extra_info"] for extra in scored]
+    attempts = [extra["trajectory"] for extra in scored]
+    verdicts = [verdict for extra in trajectories for verdict in extra["trajectory"]["verdicts"]]
+    metrics = {
+        "reward/total_mean": _mean(info["total"] for info in infos),
+        "reward/outcome_mean": _mean(info["acc"] for info in infos),
+        "reward/process_mean": _mean(info["process"] for info in infos if info["process"] is not None),
+        "reward/override_rate": _mean(info["overridden"] for info in infos),
+        "agent/turns_mean": _mean(len(attempt["steps"]) for attempt in attempts),
+        "agent/error_steps_mean": _mean(
+            sum(step["status"] not in ("ok", "answer") for step in attempt["steps"]) for attempt in attempts
+        ),
+        "agent/answered_share": _mean(attempt["stop_reason"] == "answered" for attempt in attempts),
+        "group/zero_variance_share": _zero_variance_share(scored),
+    }
+    if verdicts:
+        metrics["verifier/missing_share"] = _mean(verdict["score"] is None for verdict in verdicts)
+        metrics["verifier/seconds_mean"] = _mean(verdict["cost"].get("seconds", 0.0) for verdict in verdicts)
+        for score in (0.0, 0.5, 1.0):
+            metrics[f"verifier/score_{score:g}"] = _mean(verdict["score"] == score for verdict in verdicts)
+    return {name: value for name, value in metrics.items() if not np.isnan(value)}
+
+
+def validation_metrics(
+    sources: list[str], infos: dict[str, list], turns: list[int], main_split: str
+) -> dict[str, float]:
+    """Accuracy per split over the scored tasks, with their number; the main split is reported as `heldout`."""
+    metrics: dict[str, float] = {}
+    for split in dict.fromkeys(sources):
+        rows = [index for index, source in enumerate(sources) if source == split]
+        scores = [infos["acc"][index] for index in rows if infos["acc"][index] is not None]
+        name = "heldout" if split == main_split else split
+        metrics[f"{name}/n"] = float(len(scores))
+        metrics[f"{name}/missing"] = float(len(rows) - len(scores))
+        if scores:
+            metrics[f"{name}/accuracy"] = float(np.mean(scores))
+        metrics[f"{name}/turns_mean"] = float(np.mean([turns[index] for index in rows]))
+    return metrics
+
+
+def trajectory_rows(trajectories: list[Extra], step: int) -> list[dict[str, Any]]:
+    """One JSON-ready record per trajectory: task, steps with verdicts, reward."""
+    rows = []
+    for extra in trajectories:
+        attempt = dict(extra["trajectory"])
+        task = attempt.pop("task")
+        rows.append(
+            {
+                "step": step,
+                "task_id": task["id"],
+                "question": task["question"],
+                "files": task["files"],
+                **attempt,
+                "reward": extra["reward_extra_info"],
+            }
+        )
+    return rows
+
+
+def _zero_variance_share(scored: list[Extra]) -> float:
+    groups: dict[str, list[float]] = {}
+    for extra in scored:
+        groups.setdefault(extra["trajectory"]["task"]["id"], []).append(extra["reward_extra_info"]["total"])
+    return _mean(max(totals) - min(totals) < 1e-6 for totals in groups.values())
+
+
+def _mean(values: Iterable[Any]) -> float:
+    collected = [float(value) for value in values]
+    return float(np.mean(collected)) if collected else float("nan")

@@ -1,0 +1,63 @@
+"""Tasks as verl's dataset: one row per task, read from the project's own task file (no parquet in between).
+
+A row carries the public task (what policy and verifier may see) in `extra_info` and the gold in `reward_model`, which
+only the reward manager reads.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch.utils.data import Dataset
+
+from datapm_rl.agent.tokens import ChatTokens
+from datapm_rl.benchmarks.task_file import load_tasks
+from datapm_rl.dialects import get_dialect
+from datapm_rl.errors import UserError
+from datapm_rl.trajectory import Task, to_json
+
+
+class TaskDataset(Dataset):
+    """Rows for `data.train_files` / `data.val_files` entries of the form `path/to/tasks.jsonl#split`."""
+
+    def __init__(
+        self, data_files: Any, tokenizer: Any, config: DictConfig, processor: Any = None, max_samples: int = -1
+    ):
+        self.rows: list[dict[str, Any]] = []
+        dialect = get_dialect(config.dialect)
+        tokens = ChatTokens(tokenizer)
+        for entry in [data_files] if isinstance(data_files, str) else list(data_files):
+            path, _, split = str(entry).partition("#")
+            tasks = [task for task in load_tasks(path) if task.split == split]
+            for task in tasks[: max_samples if max_samples > 0 else None]:
+                length = len(tokens.prompt(dialect.system_prompt, dialect.user_message(task)))
+                if length > config.max_prompt_length:
+                    raise UserError(
+                        f"{path}: task {task.id} has a prompt of {length} tokens, more than data.max_prompt_length="
+                        f"{config.max_prompt_length}: raise the limit or shorten the question"
+                    )
+                messages = [
+                    {"role": "system", "content": dialect.system_prompt},
+                    {"role": "user", "content": dialect.user_message(task)},
+                ]
+                self.rows.append(_row(task, messages, index=len(self.rows)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, item: int) -> dict[str, Any]:
+        # verl needs one tensor per row; collate_fn would otherwise make an empty batch
+        return {**self.rows[item], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+
+
+def _row(task: Task, messages: list[dict[str, str]], index: int) -> dict[str, Any]:
+    return {
+        "raw_prompt": messages,
+        "data_source": task.split,
+        "reward_model": {"ground_truth": json.dumps(to_json(task.gold))},
+        "extra_info": {"index": index, "task": json.dumps(to_json(task.public()))},
+        "index": index,
+    }

@@ -1,0 +1,62 @@
+"""Calls from an agent loop to verl's RewardLoop workers: verify a step now, form the reward at the end.
+
+A trajectory sticks to one worker (its caches are warm there) and turns to the next one when that is gone. Every call
+has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayActorError
+from verl import DataProto
+
+from datapm_rl.errors import InfraError
+from datapm_rl.trajectory import Step, Task, Trajectory, Verdict, to_json, verdict_from_json
+
+
+class RewardClient:
+    """The RewardLoop workers as seen by one trajectory."""
+
+    def __init__(self, num_workers: int, key: str, deadline_s: float):
+        self.num_workers = num_workers
+        self.first = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big")
+        self.deadline_s = deadline_s
+
+    async def verify(
+        self, task: Task, sandbox: str, session_id: str, history: list[Step], verdicts: list[Verdict], step: Step
+    ) -> Verdict:
+        """The verdict of one step; the worker works on a branch of session `session_id` of actor `sandbox`."""
+        payload = {
+            "kind": "verify",
+            "task": to_json(task.public()),
+            "sandbox": sandbox,
+            "session_id": session_id,
+            "history": to_json(history),
+            "verdicts": to_json(verdicts),
+            "step": to_json(step),
+        }
+        return verdict_from_json(await self._call(payload))
+
+    async def reward(self, trajectory: Trajectory, gold: str) -> dict[str, Any]:
+        """Outcome and total reward of a finished trajectory, as `output.reward_info`."""
+        return await self._call({"kind": "reward", "trajectory": to_json(trajectory), "gold": gold})
+
+    async def _call(self, payload: dict[str, Any]) -> dict[str, Any]:
+        message = DataProto(non_tensor_batch={"request": np.array([payload], dtype=object)})
+        for attempt in range(self.num_workers):
+            name = f"reward_loop_worker_{(self.first + attempt) % self.num_workers}"
+            try:
+                worker = ray.get_actor(name)
+                return await asyncio.wait_for(_await(worker.compute_score.remote(message)), self.deadline_s)
+            except (RayActorError, ValueError):  # ValueError: no actor of that name is left
+                continue
+        raise InfraError("reward_worker_lost", f"none of the {self.num_workers} RewardLoop workers answers")
+
+
+async def _await(reference: Any) -> dict[str, Any]:
+    return await reference

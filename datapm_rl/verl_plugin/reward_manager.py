@@ -1,0 +1,118 @@
+"""verl's RewardLoop hook: the worker that verifies steps and forms rewards.
+
+verl starts `reward.num_workers` RewardLoop workers, each with one `ProcessRewardManager`. Agent loops send it two kinds
+of request (`reward_client.py`): `verify`, one per step, answered while the rollout goes on; and `reward`, one per
+finished trajectory, which grades the answer (the only place that sees the gold) and applies eq. 10 and eq. 8.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from datapm_rl.benchmarks import grade
+from datapm_rl.errors import UserError, cause_of
+from datapm_rl.reward.combine import step_rewards, trajectory_reward
+from datapm_rl.sandbox.client import RemoteSession
+from datapm_rl.trajectory import Outcome, step_from_json, task_from_json, to_json, verdict_from_json
+from datapm_rl.verifier.base import CodeRunner, VerificationRequest, Verifier, verify_or_missing
+from datapm_rl.verifier.reference import ReferenceVerifier
+from datapm_rl.verl_plugin.output import missing_info, reward_info
+
+
+class ProcessRewardManager(RewardManagerBase):
+    """Verifies steps with the configured verifier and forms trajectory rewards."""
+
+    def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any, **kwargs: Any):
+        super().__init__(config, tokenizer, compute_score)
+        self.prm = config.prm
+        self.verifier = load_verifier(config.prm.verifier)
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Answer one request; see the module docstring. Exceptions become missing values here or in the client."""
+        request = data.non_tensor_batch["request"][0]
+        return await self._verify(request) if request["kind"] == "verify" else self._reward(request)
+
+    async def _verify(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.verifier is not None, "a verification was asked for although prm.verifier=none"
+        task = task_from_json(request["task"])
+        step = step_from_json(request["step"])
+
+        @asynccontextmanager
+        async def branch() -> AsyncIterator[CodeRunner]:
+            session = RemoteSession(ray.get_actor(request["sandbox"]), request["session_id"], self.prm.deadline_s)
+            async with session.branch(step.index) as twin:
+                yield twin
+
+        @asynccontextmanager
+        async def fresh() -> AsyncIterator[CodeRunner]:
+            actor = ray.get_actor(request["sandbox"])
+            session = await RemoteSession.open(actor, task.data_dir, task.files, 0, self.prm.deadline_s)
+            try:
+                yield session
+            finally:
+                await session.close()
+
+        verification = VerificationRequest(
+            task=task,
+            history=[step_from_json(row) for row in request["history"]],
+            verdicts=[verdict_from_json(row) for row in request["verdicts"]],
+            step=step,
+            branch=branch,
+            fresh=fresh,
+        )
+        return to_json(await verify_or_missing(self.verifier, verification, self.prm.deadline_s))
+
+    def _reward(self, request: dict[str, Any]) -> dict[str, Any]:
+        row = request["trajectory"]
+        outcome = grade_answer(row["task"]["grader"], row["answer"], request["gold"])
+        verdicts = [verdict_from_json(verdict) for verdict in row["verdicts"]]
+        if not verdicts:  # validation, or no verifier: the outcome alone
+            verdicts, beta = [], 0.0
+        else:
+            beta = self.prm.beta
+        reward = trajectory_reward(outcome, verdicts, beta)
+        if reward.total is None:
+            return missing_info(reward.cause or "unknown")
+        return reward_info(
+            total=reward.total,
+            outcome=outcome.score,
+            process=reward.process,
+            step_scores=reward.step_scores,
+            step_rewards=step_rewards(reward, n_steps=len(row["steps"]), beta=beta),
+            overridden=reward.overridden,
+            cause=None,
+        )
+
+
+def grade_answer(grader: str, answer: str | None, gold: str) -> Outcome:
+    """Outcome of a final answer. No answer is the agent's 0; a grader that fails is missing."""
+    try:
+        pairs = [(str(name), str(value)) for name, value in json.loads(gold)]
+        return Outcome(grade(grader, answer or "", pairs).score, grader)
+    except Exception as error:  # the boundary: a broken grader is missing data
+        return Outcome(None, grader, cause=f"grader_{cause_of(error)}")
+
+
+def load_verifier(name: str) -> Verifier | None:
+    """The verifier that `prm.verifier` names: `reference`, `none`, or a class as `package.module:Class`."""
+    if name == "none":
+        return None
+    if name == "reference":
+        return ReferenceVerifier()
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"prm.verifier={name} is neither reference, none nor an importable package.module:Class without "
+            f"arguments ({error})"
+        ) from error

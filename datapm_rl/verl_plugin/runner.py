@@ -1,0 +1,108 @@
+"""Start a run: Ray, one sandbox actor per node, verl's task runner with the project's trainer, and a watching driver.
+
+The driver starts the runner actor and then only watches: it calls `on_wait` a few times a second (the progress line
+reads the run's `metrics.jsonl`), and turns what ends a run into one of three results.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.main_ppo import TaskRunnerV1
+from verl.utils.device import get_device_name
+
+from datapm_rl.errors import UserError
+from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+from datapm_rl.verl_plugin.sandbox_actor import sandbox_name
+
+_VerlTaskRunner = TaskRunnerV1.__ray_metadata__.modified_class
+
+
+@ray.remote(num_cpus=1)
+class Runner(_VerlTaskRunner):
+    """verl's task runner in whose process the project's trainer and estimators are registered."""
+
+    def run(self, config: DictConfig) -> None:
+        import datapm_rl.verl_plugin.advantage
+        import datapm_rl.verl_plugin.trainer  # noqa: F401
+
+        self.sandboxes = start_sandboxes(config)  # kept: an actor lives as long as its creating handle
+        super().run(config)
+
+
+def start_sandboxes(config: DictConfig) -> list[Any]:
+    """One sandbox actor on each node that can run agent loops."""
+    from datapm_rl.sandbox import Limits
+    from datapm_rl.sandbox.actor import create_sandbox_actor
+
+    limits = Limits(
+        wall_s=config.sandbox.wall_s, memory_mb=config.sandbox.memory_mb, output_kb=config.sandbox.output_kb
+    )
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    return [
+        create_sandbox_actor(
+            name=sandbox_name(node),
+            node_id=node,
+            limits=limits,
+            preload=tuple(config.sandbox.preload),
+            cores=config.sandbox.cores,
+            keep="all" if config.prm.verifier != "none" else "last",
+        )
+        for node in nodes
+    ]
+
+
+def train(config: DictConfig, on_wait: Callable[[], None], wait_s: float = 0.3) -> None:
+    """Run to the end. Raises `RunStopped`, `TooManyMissing`, `UserError`, or Ray's error for anything unforeseen."""
+    if config.trainer.device == "cpu" and get_device_name() != "cpu":
+        raise UserError("verl did not load the CPU platform: install the project (pip install -e .) in this environment")
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env(config)))
+    runtime_env.setdefault("env_vars", {}).update({"TRANSFER_QUEUE_ENABLE": "1", **worker_environment()})
+    ray.init(**{**ray_init, "runtime_env": runtime_env})
+    try:
+        runner = Runner.remote()
+        done = runner.run.remote(config)
+        while not ray.wait([done], timeout=wait_s)[0]:
+            on_wait()
+        on_wait()
+        try:
+            ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            raise _unwrap(error) from error
+    finally:
+        ray.shutdown()
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment of all Ray processes: one thread each, no network look-ups."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", "")])),
+    }
+
+
+def _unwrap(error: ray.exceptions.RayTaskError) -> Exception:
+    """The exception of the runner's own code behind Ray's wrapper."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for kind in (RunStopped, TooManyMissing, UserError):
+            if isinstance(cause, kind):
+                return kind(*cause.args) if kind is not TooManyMissing else cause
+        cause = cause.cause if isinstance(cause, ray.exceptions.RayTaskError) else cause.__cause__
+    return error
+
+
+def write_traceback(path: Path, error: BaseException) -> None:
+    """Keep the full story of an unforeseen end."""
+    path.write_text("".join(traceback.format_exception(error)))

@@ -1,0 +1,128 @@
+"""verl's trainer, watched: metrics and trajectories of each step, the missing-data rule, and a stop that can resume.
+
+`prm_sync` is verl's synchronous v1 trainer. What this class adds hangs on verl's own per-step methods:
+
+* `_balance_batch` (first thing after sampling): too many trajectories without a reward stop the run;
+* `_compute_metrics` (last thing, before verl clears the batch): the project's metrics, one line per trajectory, and then
+  the checkpoint. verl would save before validation and metrics; a run killed in between would resume without them;
+* `_validate`: accuracy per split over the scored tasks;
+* `on_step_begin`: a requested stop (Ctrl-C in the driver) saves a checkpoint and ends the run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+from datapm_rl.tracking.loggers import Tracker
+from datapm_rl.tracking.run_dir import RunDir
+from datapm_rl.verl_plugin import batch_metrics
+from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+
+VERL_METRICS = {
+    "actor/entropy": "actor/entropy",
+    "actor/grad_norm": "actor/grad_norm",
+    "actor/pg_clipfrac": "actor/pg_clipfrac",
+    "actor/lr": "actor/lr",
+    "training/rollout_probs_diff_max": "actor/rollout_prob_diff_max",
+    "timing_s/step": "time/step_s",
+    "timing_s/gen": "time/rollout_s",
+    "timing_s/old_log_prob": "time/old_log_prob_s",
+    "timing_s/update_actor": "time/update_s",
+    "timing_s/update_weights": "time/weight_sync_s",
+    "timing_s/testing": "time/validation_s",
+}
+
+
+class WatchedTrainer:
+    """Mixin over a verl v1 trainer; `verl_mode` is the verl trainer mode it extends."""
+
+    verl_mode: str
+
+    def __init__(self, config: DictConfig):
+        self.save_freq = config.trainer.save_freq
+        config.trainer.save_freq = -1  # saved by `_compute_metrics` instead
+        # verl compares trainer_mode with its own literals in several places
+        config.trainer.v1.trainer_mode = self.verl_mode
+        super().__init__(config)
+        self.run_dir = RunDir(Path(config.run.dir) / config.run.name)
+        self.tracker: Tracker | None = None
+        self.loader_state: dict[str, Any] | None = None
+        self.saved_step: int | None = None
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        resumed = self.global_steps > 0
+        self.saved_step = self.global_steps if resumed else None
+        self.run_dir.truncate_after(self.global_steps if resumed else -1)
+        if resumed:  # its validation row is there, from before the checkpoint
+            self.config.trainer.val_before_train = False
+        self.tracker = Tracker(self.run_dir, OmegaConf.to_container(self.config, resolve=True), resume=resumed)
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        self.saved_step = self.global_steps
+
+    def _save_last_step(self) -> None:
+        """Save the state after the last finished step, with the prompts of the unfinished one still ahead."""
+        last = self.global_steps - 1
+        if self.saved_step == last:
+            return
+        self.global_steps = last
+        self._save_checkpoint()
+        torch.save(self.loader_state, Path(self.config.trainer.default_local_dir) / f"global_step_{last}" / "data.pt")
+        self.global_steps = last + 1
+
+    def on_step_begin(self) -> None:
+        super().on_step_begin()
+        self.loader_state = self.train_dataloader.state_dict()
+        if self.run_dir.stop_requested():
+            self._save_last_step()
+            raise RunStopped(f"stopped on request after step {self.global_steps - 1}")
+
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        missing = batch_metrics.missing_metrics(batch_metrics.fetch(batch))
+        share = missing["missing/share"]
+        if share > self.config.prm.max_missing_share or share == 1.0:
+            self._save_last_step()
+            raise TooManyMissing(self.global_steps, missing)
+        metrics.update(missing)
+        return super()._balance_batch(batch, metrics, *args, **kwargs)
+
+    def _compute_metrics(self, batch: Any, metrics: dict[str, Any], timing_raw: Any, **kwargs: Any) -> None:
+        super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
+        trajectories = batch_metrics.fetch(batch)
+        row = batch_metrics.reward_metrics(trajectories)
+        row.update({name: value for name, value in metrics.items() if name.startswith("missing/")})
+        row.update({ours: float(metrics[verls]) for verls, ours in VERL_METRICS.items() if verls in metrics})
+        self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
+        self._track(row, kind="train")
+        last = self.global_steps >= self.total_training_steps
+        if self.save_freq > 0 and (last or self.global_steps % self.save_freq == 0):
+            self._save_checkpoint()
+
+    def _validate(self) -> dict[str, float]:
+        metrics = super()._validate()
+        self._track(metrics, kind="validation")
+        return metrics
+
+    def _val_metrics_update(
+        self, data_sources: list[str], sample_uids: Any, infos: dict[str, list], turns: list[int], **_: Any
+    ) -> dict[str, float]:
+        return batch_metrics.validation_metrics(data_sources, infos, turns, self.config.tasks.validation_splits[0])
+
+    def _track(self, row: dict[str, Any], kind: str) -> None:
+        assert self.tracker is not None
+        self.tracker.log(row, step=self.global_steps, kind=kind)
+
+
+@register_trainer("prm_sync")
+class SyncTrainer(WatchedTrainer, PPOTrainerSync):
+    """Rollout and update in turn: verl's `sync` mode."""
+
+    verl_mode = "sync"
