@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Makes the Python environment. Sourced by quickstart.sh and test.sh; sets PYTHON.
 #
 # The environment is .venv in the repository, or the folder named by DATAPM_RL_VENV. A stamp in it holds a hash of
@@ -114,7 +115,7 @@ install_everything() {
     pip_install "$log" --upgrade pip || pip_failed "pip" "$log"
     install_torch "$log"
     say "installing datapm_rl with the extras cpu and dev (170 packages, 2 to 3 minutes)"
-    pip_install "$log" -e "$REPO[cpu,dev]" -c "$REPO/constraints.txt" || pip_failed "datapm_rl" "$log"
+    pip_install "$log" -e "${REPO}[cpu,dev]" -c "$REPO/constraints.txt" || pip_failed "datapm_rl" "$log"
 }
 
 make_environment() {

@@ -2,8 +2,9 @@
 # Makes the environment (first call: 2 to 3 minutes) and trains the quickstart policy on this machine's CPU.
 # Arguments go to the trainer: `bash launch/quickstart.sh seed=2`.
 
+# shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-cd "$REPO"
+cd "$REPO" || exit
 make_environment
 say "training: python -m datapm_rl.train +recipe=quickstart $*"
 exec "$PYTHON" -m datapm_rl.train +recipe=quickstart "$@"

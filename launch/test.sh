@@ -2,8 +2,9 @@
 # Makes the environment and runs linters, types, import arrows and tests; stops at the first stage that fails.
 # Arguments go to pytest: `bash launch/test.sh -k advantage`.
 
+# shellcheck source=launch/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-cd "$REPO"
+cd "$REPO" || exit
 make_environment
 PATH="$VENV/bin:$PATH"
 
