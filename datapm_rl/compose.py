@@ -109,3 +109,14 @@ def _key(override: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0]
+
+
+def config_differences(old: DictConfig, new: DictConfig, ignore: tuple[str, ...]) -> list[str]:
+    """Settings that differ, each as `key: old -> new`."""
+    before = {key: OmegaConf.select(old, key) for key in _keys(old)}
+    after = {key: OmegaConf.select(new, key) for key in _keys(new)}
+    return [
+        f"{key}: {before.get(key)} -> {after.get(key)}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and key not in ignore
+    ]

@@ -1,0 +1,189 @@
+"""One run from beginning to end: check, prepare, train while showing progress, export, summarise.
+
+Everything a run leaves is below its directory (`tracking/run_dir.py`). The directory belongs to one process at a time,
+and to one set of settings: the same command goes on where the run stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from datapm_rl.benchmarks.task_file import fingerprint
+from datapm_rl.compose import config_differences
+from datapm_rl.errors import UserError
+from datapm_rl.export import export_checkpoint
+from datapm_rl.preflight import check_config, check_machine
+from datapm_rl.prepare import prepare_policy, prepare_tasks, validation_splits
+from datapm_rl.tracking.curves import draw_curves
+from datapm_rl.tracking.progress import Progress
+from datapm_rl.tracking.run_dir import RunDir, versions
+from datapm_rl.tracking.summary import summarise
+
+MAY_CHANGE = ("trainer.total_training_steps", "run.fresh")
+"""Settings in which a resumed run may differ from its beginning."""
+
+
+def run(config: DictConfig, command: str) -> int:
+    """Carry out the run that `config` describes; returns the exit code of the command."""
+    check_config(config)
+    parent = Path(config.run.dir).resolve()
+    check_machine(config, parent)
+    config.run.dir = str(parent)
+    path = parent / config.run.name
+    if config.run.fresh and path.exists():
+        _move_aside(path)
+    run_dir = RunDir(path)
+    with _lock(run_dir):
+        _check_same_settings(run_dir, config)
+        if _is_finished(run_dir, config):
+            print(f"run {config.run.name} is finished; for another one give run.name=NAME or run.fresh=true")
+            print(summarise(run_dir))
+            return 0
+        return _run(config, run_dir, parent, command)
+
+
+def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int:
+    progress = Progress(run_dir, total_steps=int(config.trainer.total_training_steps or 0))
+    tasks_path, tasks = prepare_tasks(config, parent / "cache", progress.phase)
+    policy = prepare_policy(config, tasks, parent / "cache", progress.phase)
+    resolved = resolve(config, tasks_path, validation_splits(config, tasks), policy)
+    run_dir.write_json("fingerprints.json", {**fingerprint(tasks), "policy": policy.name})
+    run_dir.write_json("versions.json", versions())
+    run_dir.clear_stop()
+    repair_latest(run_dir.checkpoints)
+    progress.phase("starting Ray and the trainer")
+    started = time.time()
+    with _ctrl_c(run_dir):
+        code = _train(resolved, run_dir, progress, command)
+    if code:
+        return code
+    progress.phase("exporting the final model")
+    export_checkpoint(latest_checkpoint(run_dir.checkpoints), run_dir.path / "model")
+    draw_curves(run_dir)
+    run_dir.write_json("summary.json", {"steps": resolved.trainer.total_training_steps, "seconds": time.time() - started})
+    print(summarise(run_dir))
+    return 0
+
+
+def _train(config: DictConfig, run_dir: RunDir, progress: Progress, command: str) -> int:
+    from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+    from datapm_rl.verl_plugin.runner import train, write_traceback
+
+    try:
+        train(config, on_wait=progress.update, log_dir=run_dir.logs)
+        return 0
+    except (RunStopped, KeyboardInterrupt) as error:
+        print(f"{error or 'stopped at once'}; to go on: {command}", file=sys.stderr)
+        return 130
+    except TooManyMissing as error:
+        print(f"error: {error}; a checkpoint is saved, mend the cause, then go on with: {command}", file=sys.stderr)
+        return 3
+    except UserError:
+        raise
+    except Exception as error:  # the end of the line: keep the story, say one sentence
+        log = run_dir.logs / "error.log"
+        write_traceback(log, error)
+        print(f"error: {_last_line(error)} (all of it in {log}); to go on: {command}", file=sys.stderr)
+        return 1
+
+
+def resolve(config: DictConfig, tasks_path: Path, splits: list[str], policy: Path) -> DictConfig:
+    """The configuration with the run's data and model put in."""
+    config = OmegaConf.create(OmegaConf.to_container(config))
+    config.data.train_files = [f"{tasks_path}#train"]
+    config.data.val_files = [f"{tasks_path}#{split}" for split in splits]
+    config.actor_rollout_ref.model.path = str(policy)
+    if not splits:
+        config.trainer.test_freq, config.trainer.val_before_train = -1, False
+    return config
+
+
+def latest_checkpoint(checkpoints: Path) -> Path:
+    """Folder of the newest checkpoint."""
+    return checkpoints / f"global_step_{int((checkpoints / LATEST).read_text())}"
+
+
+LATEST = "latest_checkpointed_iteration.txt"
+
+
+def repair_latest(checkpoints: Path) -> None:
+    """verl writes the name of the newest checkpoint in place: after a kill in between, find it again."""
+    marker = checkpoints / LATEST
+    complete = sorted(
+        int(path.parent.name.removeprefix("global_step_")) for path in checkpoints.glob("global_step_*/data.pt")
+    )
+    if not complete:
+        marker.unlink(missing_ok=True)
+        return
+    try:
+        named = int(marker.read_text())
+    except (OSError, ValueError):
+        named = -1
+    if named not in complete:
+        marker.write_text(str(complete[-1]))
+
+
+def _check_same_settings(run_dir: RunDir, config: DictConfig) -> None:
+    saved = run_dir.path / "config.yaml"
+    if saved.is_file():
+        changed = config_differences(OmegaConf.load(saved), config, ignore=MAY_CHANGE)
+        if changed:
+            raise UserError(
+                f"run {config.run.name} in {run_dir.path} was started with other settings ({'; '.join(changed[:3])}): "
+                "give run.name=NAME for another run, or run.fresh=true to move the old one aside"
+            )
+    run_dir.write_text("config.yaml", OmegaConf.to_yaml(config))
+
+
+def _is_finished(run_dir: RunDir, config: DictConfig) -> bool:
+    summary = run_dir.path / "summary.json"
+    return summary.is_file() and json.loads(summary.read_text())["steps"] == config.trainer.total_training_steps
+
+
+def _move_aside(path: Path) -> None:
+    target = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+    path.rename(target)
+    print(f"the earlier run is now {target}")
+
+
+@contextmanager
+def _lock(run_dir: RunDir) -> Iterator[None]:
+    """One process per run directory. The lock goes with the process, however it ends."""
+    with open(run_dir.path / ".lock", "w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another process is running {run_dir.path}: wait for it, or give run.name=NAME") from error
+        yield
+
+
+@contextmanager
+def _ctrl_c(run_dir: RunDir) -> Iterator[None]:
+    """First Ctrl-C: finish the step, save, stop. Second: stop now."""
+
+    def handler(signum: int, frame: Any) -> None:
+        if run_dir.stop_requested():
+            raise KeyboardInterrupt
+        run_dir.request_stop()
+        print("\nstopping after this step with a checkpoint (Ctrl-C again: at once)", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+def _last_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[-1][:300] or type(error).__name__
