@@ -1,0 +1,129 @@
+"""A session's processes: each is a *snapshot*, parked, that forks when asked.
+
+    zygote --fork--> root (snapshot 0, runs no code) --run--> snapshot 1 --run--> snapshot 2 ...
+                                                      --branch--> root of another session
+
+A `run` forks the parked process; the child runs the code, reports and parks as the next snapshot, while its parent
+stays parked as it was: whatever becomes of the child, the state before the step is still there. Each child gets a
+new socket, so nothing that a step forges can be taken for a later step's answer.
+
+Requests to a parked process (one way, answers come from the child's own socket):
+    run     code, keep, throwaway, cwd | fds: socket, output pipe
+    branch  cwd                        | fds: socket
+    sweep   keep (pids)                kill the children that are not in `keep`: left-overs of a killed step
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+from typing import Any
+
+from . import kernel, notebook, wire
+
+_exit = os._exit  # bound early: agent code may replace what it finds in `os`
+
+
+class Snapshot:
+    """The state of one parked process. `serve` never returns."""
+
+    def __init__(self, sock: socket.socket, namespace: dict[str, Any]):
+        self.sock = sock
+        self.namespace = namespace
+        self.steps = 0
+        self.child_handler: Any = signal.SIG_DFL  # the agent's SIGCHLD handler while parked
+
+    def serve(self) -> None:
+        """Obey requests until the trainer closes the socket. A fork continues this loop in the child."""
+        try:
+            self.sock.sendall(wire.HELLO)
+            while (message := wire.receive(self.sock)) is not None:
+                request, fds = message
+                if request["op"] == "sweep":
+                    kernel.kill_children(keep=set(request["keep"]))
+                elif self._fork(fds):
+                    self._in_child(request, fds)
+        finally:
+            _exit(0)
+
+    def _fork(self, fds: list[int]) -> bool:
+        """True in the child. The stdlib reseeds `random` in every forked child: carry its state over."""
+        random = sys.modules.get("random")
+        state = random.getstate() if random else None
+        sys.stdout.flush()
+        try:
+            pid = os.fork()
+        except OSError:
+            with contextlib.suppress(OSError), socket.socket(fileno=fds.pop(0)) as answer:
+                answer.sendall(wire.FORK_FAILED)
+            pid = -1
+        if pid != 0:
+            for fd in fds:
+                os.close(fd)
+            return False
+        if random:
+            random.setstate(state)
+        return True
+
+    def _in_child(self, request: dict[str, Any], fds: list[int]) -> None:
+        self.sock.close()
+        self.sock = socket.socket(fileno=fds[0])
+        os.setpgid(0, 0)  # `os.killpg(0, 9)` in agent code hits its own step only
+        if request.get("cwd"):
+            enter(request["cwd"])
+        if request["op"] == "branch":
+            kernel.set_subreaper(True)
+            self.sock.sendall(wire.HELLO)
+        else:
+            self._step(request, fds[1])
+
+    def _step(self, request: dict[str, Any], output: int) -> None:
+        kernel.die_with_parent(True)  # while code runs, its predecessor lives; while parked, it may go first
+        kernel.set_subreaper(True)
+        redirect_output(output)
+        signal.signal(signal.SIGCHLD, self.child_handler)
+        self.sock.sendall(wire.HELLO)
+        self.steps += 1
+        result = notebook.run_cell(request["code"], self.namespace, f"<step {self.steps}>", request["keep"])
+        self._settle()
+        wire.send(self.sock, result)
+        if request["throwaway"]:
+            _exit(0)
+
+    def _settle(self) -> None:
+        """From running to parked: no children, no output, dead children are the kernel's business."""
+        with contextlib.suppress(Exception):  # the agent may have closed its stdout
+            sys.stdout.flush()
+            sys.stderr.flush()
+        kernel.kill_children(keep=())
+        kernel.set_subreaper(False)
+        kernel.die_with_parent(False)
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        self.child_handler = signal.SIG_DFL if handler is None else handler
+        null = os.open(os.devnull, os.O_RDWR)
+        redirect_output(null)
+
+
+def redirect_output(fd: int) -> None:
+    """Make `fd` stdout and stderr, and sys.stdout and sys.stderr ordinary again if a step replaced or closed them."""
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, f"__{name}__")
+        if stream.closed:
+            # line-buffered, so that what a step printed before its time limit is seen
+            stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+            setattr(sys, f"__{name}__", stream)
+        setattr(sys, name, stream)
+
+
+def enter(workspace: str) -> None:
+    """Make a workspace the current, home and temporary directory."""
+    os.chdir(workspace)
+    os.environ.update(HOME=workspace, TMPDIR=workspace, PWD=workspace)
+    tempfile.tempdir = None  # cached from the session this one was branched from

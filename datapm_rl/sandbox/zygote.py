@@ -1,0 +1,143 @@
+"""The zygote as the trainer holds it: start, fork a session's root, end; and every live process that came from it.
+
+It is a freshly executed interpreter with a whitelisted environment, so nothing of the trainer (keys in its
+environment, weights, CUDA, threads) is in the memory that agent code can read. A zygote is never restarted: a lost
+one is replaced by another, and the sessions of the old one are over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from datapm_rl.errors import InfraError, UserError
+from datapm_rl.sandbox.inside import wire
+from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
+from datapm_rl.sandbox.workspace import WorkspaceRoot
+
+_BOOT_S = 120.0  # importing pandas from a cold network file system takes a minute
+_CLOSE_S = 10.0
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH")
+_START = "import sys; sys.path.insert(0, {here!r}); import inside.zygote as z; del sys.path[0]; z.main(*{arguments!r})"
+
+
+class Zygote:
+    """A running zygote and its processes. Thread-safe. Raises UserError or InfraError("sandbox_lost") at start."""
+
+    def __init__(self, preload: Sequence[str], workspace_root: Path | None):
+        self.workspaces = WorkspaceRoot(workspace_root)
+        self._lock = threading.Lock()  # one message at a time on the control socket
+        self._live: dict[int, Process] = {}
+        self._control, theirs = socket.socketpair()
+        with theirs, open(self.workspaces.path / "zygote.log", "wb") as log:
+            arguments = (theirs.fileno(), os.getpid(), str(self.workspaces.path), list(preload))
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START.format(here=str(Path(__file__).parent), arguments=arguments)],
+                env=_environment(),
+                cwd=self.workspaces.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self.pid = self._child.pid
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_ready(self) -> None:
+        readable, _, _ = select.select([self._control], [], [], _BOOT_S)
+        message = wire.receive(self._control) if readable else None
+        if message is None:
+            log = (self.workspaces.path / "zygote.log").read_text(errors="replace")[-500:]
+            raise InfraError("sandbox_lost", f"the zygote did not start: {log}")
+        if "error" in message[0]:
+            raise UserError(f"sandbox preload failed: {message[0]['error']}; install the module or remove it")
+
+    @property
+    def alive(self) -> bool:
+        """False once the zygote has ended; its sessions are over then."""
+        return self._child.poll() is None
+
+    def check_alive(self) -> None:
+        """Raises InfraError("sandbox_lost") when the zygote has ended."""
+        if not self.alive:
+            raise InfraError("sandbox_lost", "the sandbox's zygote has ended")
+
+    def fork_root(self, request: dict[str, Any]) -> Process:
+        """The root process of a new session. Raises Lost."""
+        ours, theirs = new_socket()
+        try:
+            with theirs, self._lock:
+                wire.send(self._control, {"op": "session", **request}, (theirs.fileno(),))
+        except OSError as error:
+            ours.close()
+            raise Lost(str(error)) from None
+        root = meet(ours)
+        self.register(root)
+        return root
+
+    def adopt(self, root: Process) -> None:
+        """Tell the zygote of a branch's root: it becomes the zygote's child when the original session ends."""
+        with contextlib.suppress(OSError), self._lock:
+            wire.send(self._control, {"op": "adopt", "pid": root.pid})
+
+    def register(self, process: Process) -> None:
+        """Count a process among the live ones: sweeps spare it, the end of the zygote kills it."""
+        self._live[process.pid] = process
+
+    def forget(self, process: Process) -> None:
+        """Kill a process and drop it."""
+        self._live.pop(process.pid, None)
+        process.kill()
+
+    def pids(self) -> list[int]:
+        """The live processes."""
+        return list(self._live)
+
+    def close(self) -> None:
+        """End the zygote, every process that came from it, and the workspaces. Blocks until they are gone."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # not only close: a forked child of ours may hold a copy
+        self._control.close()
+        for process in list(self._live.values()):
+            self.forget(process)
+        try:
+            self._child.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self.workspaces.remove()
+
+
+def _environment() -> dict[str, str]:
+    """What a session may see of the environment. Everything else (keys, Ray's and Slurm's variables) stays out."""
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    threads = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")  # a pool of threads used before a fork hangs the child
+    environment |= {f"{library}_NUM_THREADS": "1" for library in threads}
+    environment |= {
+        "PYTHONHASHSEED": "0",  # a replay walks sets in the same order
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": _font_cache(),
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # mimalloc reserves 1 GiB, which RLIMIT_DATA counts
+        "JOBLIB_MULTIPROCESSING": "0",
+    }
+    return environment
+
+
+def _font_cache() -> str:
+    """Matplotlib scans all fonts (seconds) when its cache is missing, and a session's home is new each time."""
+    return os.environ.get("MPLCONFIGDIR") or str(Path.home() / ".cache" / "datapm_rl" / "matplotlib")
