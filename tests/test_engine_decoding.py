@@ -94,12 +94,12 @@ async def test_next_turn_computes_only_its_new_tokens_and_gives_the_same():
     engine = CpuEngine(model, byte_tokenizer())
 
     async def session(i: int, prompt: list[int]) -> None:
-        for turn in range(3):
+        parked = 0
+        for _ in range(3):
             out = await engine.generate(prompt, Sampling(temperature=0.0, max_tokens=6 + i), f"s{i}")
             assert out.token_ids == reference_greedy(twin, prompt, 6 + i)
             assert torch.allclose(torch.tensor(out.logprobs), full_logprobs(twin, prompt, out, 1.0), atol=1e-4)
-            if turn:
-                assert out.cached_tokens == parked
+            assert out.cached_tokens == parked
             parked = len(prompt) + len(out.token_ids) - 1
             prompt = prompt + out.token_ids + [40 + i, 41, 42][: 1 + i % 3]
 

@@ -161,7 +161,7 @@ class Decoder:
             ids = torch.tensor([request.tokens[-1:] for request in rows])
             slots = self.store.slots(row_ids, positions[:, 0])
         else:
-            ids = torch.tensor([[0] * (queries - n) + r.tokens[len(r.tokens) - n :] for r, n in zip(rows, fed)])
+            ids = torch.tensor([[0] * (queries - n) + r.tokens[-n:] for r, n in zip(rows, fed, strict=True)])
             is_real = torch.arange(queries) >= queries - torch.tensor(fed).unsqueeze(1)
             real = is_real.flatten().nonzero().squeeze(1)
             slots = self.store.slots(row_ids.repeat_interleave(torch.tensor(fed)), positions[is_real])

@@ -21,6 +21,7 @@ _NEUTRAL = {
     "min_tokens": 0,
     "n": 1,
 }
+_NUMBERS = {"temperature": float, "top_p": float, "top_k": int, "max_tokens": int, "seed": int, "ignore_eos": bool}
 # Accepted and without effect: logprobs of the sampled tokens and the stop string are always returned.
 _IMPLIED = {"logprobs", "include_stop_str_in_output", "skip_special_tokens", "detokenize", "do_sample"}
 
@@ -78,9 +79,7 @@ seed=None, ignore_eos=False)
         try:
             left["stop"] = (stop,) if isinstance(stop, str) else tuple(str(text) for text in stop)
             left["stop_token_ids"] = tuple(int(token) for token in left.get("stop_token_ids", ()))
-            for key, kind in (("temperature", float), ("top_p", float), ("top_k", int), ("max_tokens", int)):
-                if key in left:
-                    left[key] = kind(left[key])
+            left |= {key: kind(left[key]) for key, kind in _NUMBERS.items() if key in left}
             left["top_k"] = max(left.get("top_k", 0), 0)  # vLLM writes -1 for the whole vocabulary
         except (TypeError, ValueError) as error:
             raise UserError(f"sampling parameters {dict(params)} cannot be read: {error}") from error

@@ -44,7 +44,9 @@ class WeightUpdate:
                 )
         for name, value in named.items():
             target = self._targets[name]
-            target.copy_(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
+            if isinstance(value, np.ndarray):  # arrays out of Ray's store are read-only, which torch does not take
+                value = torch.from_numpy(value if value.flags.writeable else value.copy())
+            target.copy_(value)
             self._seen.add(target.data_ptr())
         if last:
             missing = [name for name, target in self._targets.items() if target.data_ptr() not in self._seen]
