@@ -64,7 +64,7 @@ class Process:
 
 @dataclass
 class Report:
-    """How a step ended: in `frame` what it reports itself, or None when it was stopped, `status` and `error` say why."""
+    """How a step ended: `frame` is its own report, or None when it was stopped (`status` and `error` say why)."""
 
     frame: dict[str, Any] | None
     status: StepStatus

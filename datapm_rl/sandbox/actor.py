@@ -1,0 +1,168 @@
+"""One sandbox per node, as an async Ray actor: admission by cores, sessions by id, leases.
+
+Agent loops and verifiers on a node share its actor (`get_or_create_sandbox_actor`). At most `cores` steps run at a
+time; a step's wait for its turn is not in its `wall_s`. A session that nobody touched for `lease_s` is closed.
+The actor never forks and its event loop never blocks: the sandbox's calls run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.result import ExecutionResult, Limits
+from datapm_rl.sandbox.sandbox import Sandbox
+from datapm_rl.sandbox.session import Session
+from datapm_rl.trajectory import StepStatus
+
+_T = TypeVar("_T")
+_CALLS_AT_ONCE = 1000  # waiting calls are cheap coroutines; the semaphore bounds what runs
+
+
+@dataclass
+class _Lease:
+    session: Session
+    touched: float  # monotonic seconds
+    running: int = 0
+
+
+class SandboxActor:
+    """The class behind the actor; `get_or_create_sandbox_actor` makes it remote."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        cores: int,
+        preload: Sequence[str],
+        workspace_root: str | None,
+        keep: Literal["last", "all"],
+        lease_s: float,
+    ):
+        self._sandbox = Sandbox(limits, preload, workspace_root, keep)
+        self._turns = asyncio.Semaphore(cores)
+        # beside the running steps, the short calls (open, branch, close) get threads of their own
+        self._threads = ThreadPoolExecutor(2 * cores + 2, thread_name_prefix="sandbox")
+        self._leases: dict[str, _Lease] = {}
+        self._lease_s = lease_s
+        self._numbers = itertools.count()
+        self._counts = {"steps": 0, "infra_errors": 0, "swept": 0}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def open(self, data_dir: str, files: list[str] | None, seed: int) -> str:
+        """A new session's id. Raises UserError or InfraError as `Sandbox.session` does."""
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep_forever())
+        return self._add(await self._in_thread(self._sandbox.session, data_dir, files, seed))
+
+    async def run(self, session_id: str, code: str) -> ExecutionResult:
+        """Run code in a session when its turn comes. An unknown or swept id: INFRA_ERROR "session_unknown"."""
+        lease = self._leases.get(session_id)
+        if lease is None:
+            return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
+        with self._use(lease):
+            async with self._turns:
+                return self._count(await self._in_thread(lease.session.run, code))
+
+    async def probe(self, session_id: str, code: str, step: int | None = None) -> ExecutionResult:
+        """Run code on a throw-away copy of a session's state, see `Session.probe`."""
+        lease = self._leases.get(session_id)
+        if lease is None:
+            return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
+        with self._use(lease):
+            async with self._turns:
+                return self._count(await self._in_thread(lease.session.probe, code, step))
+
+    async def branch(self, session_id: str, step: int | None = None) -> str:
+        """The id of a branch of a session. Raises InfraError, "session_unknown" among its causes."""
+        lease = self._leases.get(session_id)
+        if lease is None:
+            raise InfraError("session_unknown", session_id)
+        with self._use(lease):
+            return self._add(await self._in_thread(lease.session.branch, step))
+
+    async def close(self, session_id: str) -> None:
+        """Close a session; an unknown id is none."""
+        lease = self._leases.pop(session_id, None)
+        if lease is not None:
+            await self._in_thread(lease.session.close)
+
+    async def health(self) -> dict[str, Any]:
+        """{"alive", "zygote_pid", "processes", "sessions", "steps", "infra_errors", "swept"}."""
+        return {**self._sandbox.health(), "sessions": len(self._leases), **self._counts}
+
+    async def shutdown(self) -> None:
+        """Close the sandbox; the actor is useless after it. (A killed actor leaves nothing behind either.)"""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._leases.clear()
+        await self._in_thread(self._sandbox.close)
+
+    def _add(self, session: Session) -> str:
+        session_id = f"s{next(self._numbers)}"
+        self._leases[session_id] = _Lease(session, time.monotonic())
+        return session_id
+
+    @contextlib.contextmanager
+    def _use(self, lease: _Lease):
+        """A session in use, waiting for its turn included, is never swept."""
+        lease.running += 1
+        try:
+            yield
+        finally:
+            lease.running -= 1
+            lease.touched = time.monotonic()
+
+    def _count(self, result: ExecutionResult) -> ExecutionResult:
+        self._counts["steps"] += 1
+        self._counts["infra_errors"] += result.status is StepStatus.INFRA_ERROR
+        return result
+
+    async def _in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(function, *arguments))
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 4)
+            expired = time.monotonic() - self._lease_s
+            for session_id, lease in list(self._leases.items()):
+                if not lease.running and lease.touched < expired:
+                    self._counts["swept"] += 1
+                    await self.close(session_id)
+
+
+def get_or_create_sandbox_actor(
+    limits: Limits | None = None,
+    cores: int | None = None,
+    preload: Sequence[str] = ("numpy", "pandas"),
+    workspace_root: str | None = None,
+    keep: Literal["last", "all"] = "last",
+    lease_s: float = 600.0,
+    node_id: str | None = None,
+    name: str = "datapm_sandbox",
+) -> Any:
+    """A handle of the node's sandbox actor, made at the first call (default: this node).
+
+    `cores`: how many steps run at a time (default: the CPUs that this process may use). `lease_s`: seconds until an
+    untouched session is closed; more than the longest turn of the policy plus a verification.
+
+    Keep the handle: the actor lives as long as handles of its creator do. The settings of the first call count.
+    """
+    node_id = node_id or ray.get_runtime_context().get_node_id()
+    remote = ray.remote(num_cpus=0, max_concurrency=_CALLS_AT_ONCE)(SandboxActor)
+    return remote.options(
+        name=f"{name}_{node_id}",
+        get_if_exists=True,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
+    ).remote(limits or Limits(), cores or len(os.sched_getaffinity(0)), tuple(preload), workspace_root, keep, lease_s)

@@ -1,0 +1,83 @@
+"""A session behind a node's sandbox actor, for agent loops and verifiers: every call has a deadline.
+
+A failure of ours never reaches the caller of `run` as an exception: it is a result with status INFRA_ERROR and a
+cause. `open` and `branch` raise `InfraError` (there is no session to speak of), `UserError` for bad input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+from datapm_rl.errors import InfraError, UserError, cause_of
+from datapm_rl.sandbox.result import ExecutionResult
+from datapm_rl.trajectory import StepStatus
+
+_T = TypeVar("_T")
+
+
+class RemoteSession:
+    """A session by id. Satisfies `datapm_rl.verifier.base.CodeRunner`.
+
+    `deadline_s` is per call, waiting for a core included: well above `Limits.wall_s`.
+    """
+
+    def __init__(self, actor: Any, session_id: str, deadline_s: float):
+        self._actor = actor
+        self._id = session_id
+        self._deadline_s = deadline_s
+
+    @classmethod
+    async def open(
+        cls, actor: Any, data_dir: str, files: list[str] | None = None, seed: int = 0, deadline_s: float = 300.0
+    ) -> RemoteSession:
+        """A new session on the actor's node. Raises InfraError or UserError."""
+        session_id = await _call(actor.open, (data_dir, files, seed), deadline_s)
+        return cls(actor, session_id, deadline_s)
+
+    async def run(self, code: str) -> ExecutionResult:
+        """Run code; never raises."""
+        return await self._execute(self._actor.run, self._id, code)
+
+    async def probe(self, code: str, step: int | None = None) -> ExecutionResult:
+        """Run code on a throw-away copy of the state, see `Session.probe`; never raises. Cheaper than a branch."""
+        return await self._execute(self._actor.probe, self._id, code, step)
+
+    @contextlib.asynccontextmanager
+    async def branch(self, step: int | None = None) -> AsyncIterator[RemoteSession]:
+        """A private copy of the state after the `step`-th run (default: the newest), closed at the end of the block."""
+        session_id = await _call(self._actor.branch, (self._id, step), self._deadline_s)
+        twin = RemoteSession(self._actor, session_id, self._deadline_s)
+        try:
+            yield twin
+        finally:
+            await twin.close()
+
+    async def close(self) -> None:
+        """Close the session. Failures are ignored: the lease ends it otherwise."""
+        with contextlib.suppress(InfraError):
+            await _call(self._actor.close, (self._id,), self._deadline_s)
+
+    async def _execute(self, method: Any, *arguments: Any) -> ExecutionResult:
+        try:
+            return await _call(method, arguments, self._deadline_s)
+        except (InfraError, UserError) as error:
+            return ExecutionResult(StepStatus.INFRA_ERROR, error=str(error), cause=cause_of(error))
+
+
+async def _call(method: Any, arguments: tuple[Any, ...], deadline_s: float) -> Any:
+    """A remote call within a deadline; what fails is an InfraError, or the UserError that the actor raised."""
+    try:
+        return await asyncio.wait_for(_awaitable(method.remote(*arguments)), deadline_s)
+    except Exception as error:  # the boundary: Ray raises many kinds, and wraps ours in RayTaskError
+        inner = getattr(error, "cause", error)
+        if isinstance(inner, UserError | InfraError):
+            raise inner from None
+        raise InfraError(cause_of(error), str(error)[:500]) from None
+
+
+async def _awaitable(reference: Awaitable[_T]) -> _T:
+    """Ray's references are awaitable but no coroutines, which `wait_for` wants."""
+    return await reference
