@@ -116,6 +116,9 @@ install_everything() {
     install_torch "$log"
     say "installing datapm_rl with the extras cpu and dev (170 packages, 2 to 3 minutes)"
     pip_install "$log" -e "${REPO}[cpu,dev]" -c "$REPO/constraints.txt" || pip_failed "datapm_rl" "$log"
+    # A pip that was killed can leave half a package that the next one takes for a whole.
+    "$PYTHON" -c 'import ray, torch, transformers, verl' >>"$log" 2>&1 ||
+        fail "what was installed does not import ($(last_line "$log")): remove $VENV and run this again; log: $log"
 }
 
 make_environment() {

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.unit
 REPO = Path(__file__).parent.parent
 STUB = """#!/usr/bin/env bash
 case "$1" in
-  -c) exit "${STUB_NOT_311:-0}" ;;
+  -c)
+    if [[ "$2" == *verl* && -n "${STUB_BROKEN:-}" ]]; then echo "ImportError: half a torch"; exit 1; fi
+    exit "${STUB_NOT_311:-0}" ;;
   -VV) echo "Python 3.11.0 stub" ;;
   -m)
     if [[ "$2" == venv ]]; then
@@ -109,6 +111,16 @@ def test_failed_renewal_does_not_leave_the_old_stamp(machine):
     (machine.repo / "pyproject.toml").write_text("y\n")
     assert machine(STUB_PIP_FAILS="[cpu,dev]", STUB_PIP_SAYS="boom").returncode == 1
     (machine.repo / "pyproject.toml").write_text("x\n")
+    machine.calls.unlink()
+    machine()
+    assert len(pip_calls(machine)) == 3
+
+
+def test_half_a_package_left_by_a_killed_pip_is_noticed(machine):
+    done = machine(STUB_BROKEN="1")
+    assert done.returncode == 1
+    assert "ImportError: half a torch" in errors(done)[0]
+    assert f"remove {machine.repo}/.venv" in errors(done)[0]
     machine.calls.unlink()
     machine()
     assert len(pip_calls(machine)) == 3
