@@ -37,9 +37,9 @@ class Lost(Exception):
         self.fork_failed = fork_failed
 
 
-@dataclass
+@dataclass(eq=False)
 class Process:
-    """A live process: kernel-verified pid, pidfd, and the socket on which it is asked."""
+    """A process: kernel-verified pid, pidfd (-1: it had ended before we looked), the socket on which it is asked."""
 
     pid: int
     pidfd: int
@@ -52,14 +52,27 @@ class Process:
         except OSError as error:
             raise Lost(str(error)) from None
 
-    def kill(self) -> None:
-        """Kill it now and let go of it; again is harmless."""
+    def stop(self) -> None:
+        """Kill it. Its descriptors stay open, for a thread may be waiting on them."""
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def kill(self) -> None:
+        """Kill it and let go of it; again is harmless. For the thread that waits on it, or when none does."""
+        self.stop()
+        if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
-            self.sock.close()
+        self.sock.close()
+
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        if self.pidfd < 0:
+            return False
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return not poller.poll(0)
 
 
 @dataclass
@@ -89,13 +102,20 @@ def meet(sock: socket.socket) -> Process:
         if data != wire.HELLO:
             raise Lost("no process to fork from" if not data else "fork failed", data == wire.FORK_FAILED)
         pid = _CREDENTIALS.unpack(ancillary[0][2])[0]
-        return Process(pid, os.pidfd_open(pid), sock)
+        return Process(pid, _pidfd(pid), sock)
     except (OSError, IndexError, struct.error) as error:
         sock.close()
         raise Lost(str(error)) from None
     except Lost:
         sock.close()
         raise
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:  # a quick step may be over: what it reported is still in the socket
+        return -1
 
 
 def converse(process: Process, output_fd: int, limits: Limits) -> Report:
@@ -117,6 +137,8 @@ class _Conversation:
         self.poller = select.poll()
         self.poller.register(process.sock, select.POLLIN)
         self.poller.register(output_fd, select.POLLIN)
+        if process.pidfd >= 0:  # its death: its children may keep the socket open
+            self.poller.register(process.pidfd, select.POLLIN)
         os.set_blocking(output_fd, False)
 
     def hold(self) -> Report:
@@ -134,6 +156,8 @@ class _Conversation:
                 return self._stopped(StepStatus.OUTPUT, f"more than {_OUTPUT_MAX >> 20} MB printed")
             if self.process.sock.fileno() in ready and (report := self._read_report()):
                 return report
+            if self.process.pidfd in ready and self.process.sock.fileno() not in ready:
+                return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
 
     def _look(self, now: float) -> str | None:
         """The watchdog: seldom, and more seldom the longer a step takes."""

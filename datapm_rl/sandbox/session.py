@@ -35,10 +35,11 @@ class Session:
         self._root = root
         self._keep = keep
         self._states: list[Process | None] = [root]  # None: dropped
-        self._running: Process | None = None
+        self._running: set[Process] = set()
         self._closed = False
         self._run_lock = threading.Lock()
-        self._lock = threading.Lock()  # guards the three fields above; held for a fork at most, never for a step
+        zygote.sessions.add(self)
+        self._lock = threading.Lock()  # guards the fields above; held for a fork at most, never for a step
 
     def run(self, code: str) -> ExecutionResult:
         """Run code in the session's state. Blocks; never raises for what the code does.
@@ -81,8 +82,11 @@ class Session:
             if self._closed:
                 return
             self._closed = True
-            for process in {id(p): p for p in [*self._states, self._running] if p}.values():
+            for process in self._running:
+                process.stop()  # the thread that waits for it lets go of it
+            for process in filter(None, self._states):
                 self._zygote.forget(process)
+        self._zygote.sessions.discard(self)
         remove_workspace(self.workspace)
 
     def __enter__(self) -> Session:
@@ -116,8 +120,7 @@ class Session:
         }
         with self._lock:
             process = self._fork(self._state(step), request, output)
-            if workspace is None:
-                self._running = process
+            self._running.add(process)
         return process
 
     def _state(self, step: int | None) -> Process:
@@ -147,9 +150,9 @@ class Session:
 
     def _finish(self, process: Process, report: Report, commit: bool) -> ExecutionResult:
         with self._lock:
-            if commit:
-                self._running = None
+            self._running.discard(process)
             if self._closed:
+                self._zygote.forget(process)
                 raise InfraError("session_closed", "the session was closed during the step")
             result = _result(report)
             stopped = report.frame is None or result.status is StepStatus.DIED
@@ -159,9 +162,14 @@ class Session:
                 with contextlib.suppress(Lost):
                     self._root.ask({"op": "sweep", "keep": self._zygote.pids()})
             if commit:
-                self._states.append(self._states[-1] if stopped else process)
+                self._states.append(self._newest_living() if stopped else process)
                 self._drop()
         return result
+
+    def _newest_living(self) -> Process:
+        """Where a stopped step rolls back to: the state before it, unless the step killed that process too."""
+        living = (process for process in reversed(self._states) if process and process.alive())
+        return next(living, self._root)
 
     def _drop(self) -> None:
         """Retention "last": the start and the newest stay."""

@@ -16,12 +16,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.sandbox.inside import wire
 from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
 from datapm_rl.sandbox.workspace import WorkspaceRoot
+
+if TYPE_CHECKING:
+    from datapm_rl.sandbox.session import Session
 
 _BOOT_S = 120.0  # importing pandas from a cold network file system takes a minute
 _CLOSE_S = 10.0
@@ -36,6 +39,7 @@ class Zygote:
         self.workspaces = WorkspaceRoot(workspace_root)
         self._lock = threading.Lock()  # one message at a time on the control socket
         self._live: dict[int, Process] = {}
+        self.sessions: set[Session] = set()
         self._control, theirs = socket.socketpair()
         with theirs, open(self.workspaces.path / "zygote.log", "wb") as log:
             arguments = (theirs.fileno(), os.getpid(), str(self.workspaces.path), list(preload))
@@ -57,8 +61,9 @@ class Zygote:
             raise
 
     def _await_ready(self) -> None:
-        readable, _, _ = select.select([self._control], [], [], _BOOT_S)
-        message = wire.receive(self._control) if readable else None
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        message = wire.receive(self._control) if poller.poll(_BOOT_S * 1000) else None
         if message is None:
             log = (self.workspaces.path / "zygote.log").read_text(errors="replace")[-500:]
             raise InfraError("sandbox_lost", f"the zygote did not start: {log}")
@@ -111,8 +116,8 @@ class Zygote:
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # not only close: a forked child of ours may hold a copy
         self._control.close()
-        for process in list(self._live.values()):
-            self.forget(process)
+        for session in list(self.sessions):
+            session.close()
         try:
             self._child.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
