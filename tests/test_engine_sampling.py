@@ -1,5 +1,7 @@
 """Drawing tokens, stop strings, and reading sampling parameters."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -136,12 +138,24 @@ def test_a_wrong_parameter_is_named(params, sentence):
 def test_a_growing_store_keeps_what_it_holds():
     store = KVStore(layers=2, kv_heads=2, head_dim=3, dtype=torch.float32, max_rows=5, max_length=300)
     kv = torch.randn(2, 2, 2, 7, 3)
-    store.reserve(1, 7)
+    store.reserve(7, [])
     store.write(0, kv)
-    store.reserve(4, 200)
+    store.reserve(200, [7])
     store.move(0, 3, 7)
-    store.reserve(5, 300)
-    assert store.data.shape[2:5:2] == (5, 300)
+    store.reserve(300, [0, 0, 0, 7])
+    assert store.data.shape[4] == 300
     assert torch.equal(store.read(3, 7), kv)
+    assert not store.data[:, :, :3].any()
     slots = store.slots(torch.tensor([3]), torch.tensor([6]))
     assert torch.equal(store.flat[1][0][slots], kv[1, 0, :, 6])
+
+
+def test_reserved_rows_cost_no_memory_before_they_are_used():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    store = KVStore(layers=4, kv_heads=4, head_dim=64, dtype=torch.float32, max_rows=64, max_length=1024)
+    before = resident()
+    store.reserve(1024, [])
+    assert store.nbytes == 2**29
+    assert resident() - before < 2**26

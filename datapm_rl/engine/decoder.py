@@ -77,7 +77,7 @@ class Decoder:
         for group in self._prefill_groups(requests):
             lo = len(self.rows)
             self.rows.extend(request for request, _ in group)
-            self.store.reserve(len(self.rows), max(len(request.tokens) for request in self.rows) + 1)
+            self._reserve()
             for row, (_, kv) in enumerate(group, lo):
                 if kv is not None:
                     self.store.write(row, kv)
@@ -91,7 +91,7 @@ class Decoder:
         """One token for every row; returns the requests that are finished."""
         if not self.rows:
             return []
-        self.store.reserve(len(self.rows), max(len(request.tokens) for request in self.rows))
+        self._reserve()
         if self._plan is None:
             self._plan = DrawPlan([request.sampling for request in self.rows])
         self.counts["steps"] += 1
@@ -100,7 +100,7 @@ class Decoder:
     def remove(self, request: Request) -> None:
         """Take a running request out of its row and park its keys and values."""
         row, last = self.rows.index(request), len(self.rows) - 1
-        if self.prefixes.fits(request.cached * self.store.token_bytes()):
+        if self.prefixes.fits(request.cached * self.store.token_bytes):
             kv = self.store.read(row, request.cached)
             self.prefixes.park(request.id, request.tokens[: request.cached], kv)
         if row != last:
@@ -116,6 +116,10 @@ class Decoder:
         for request in rows:
             request.cached = 0
         return rows
+
+    def _reserve(self) -> None:
+        longest = max(len(request.tokens) for request in self.rows)
+        self.store.reserve(longest, [request.cached for request in self.rows])
 
     def _prefill_groups(self, requests: Sequence[Request]) -> list[list[tuple[Request, torch.Tensor | None]]]:
         """Requests with their parked kv, in groups of which each is one forward call."""

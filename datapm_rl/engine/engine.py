@@ -26,7 +26,7 @@ class CpuEngine:
     `max_batch` rows run at once, others wait. `max_len`: prompt and response tokens of one request, by default what
     the model was made for. `prefix_cache_mb` bounds the parked keys and values; 0 turns prefix reuse off. `threads`
     is torch's for a forward. With equal `seed`, request ids (or `Sampling.seed`) and prompts, results are equal up to
-    float rounding, whatever else is in the batch.
+    float rounding, whatever else is in the batch. Memory: at worst max_batch x max_len x `stats()["token_bytes"]`.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class CpuEngine:
             "waiting": len(self._worker.waiting),
             "parked": len(decoder.prefixes),
             "kv_bytes": decoder.store.nbytes,
+            "token_bytes": decoder.store.token_bytes,
             "parked_bytes": decoder.prefixes.nbytes,
             "weight_version": decoder.version,
         }

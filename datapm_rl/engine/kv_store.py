@@ -3,11 +3,18 @@
 Layout: data[layer, 0 = key / 1 = value, row, kv_head, position, head_dim]. Position p of a row is token p of its
 sequence, without holes, so a step reads a view (rows lo..hi, positions 0..length) and never gathers. Positions are
 next to each other within a head because a decoding step is bound by how fast attention streams them: with heads
-inside of positions it took 2 to 4 times as long. The store grows in rows and in length as needed, from nothing.
+inside of positions it took 2 to 4 times as long.
+
+Memory: the store reserves max_rows x length and grows in length as needed, from nothing. Reserved is not used: pages
+come from calloc and cost nothing before something is written to them, so a row costs what its longest sequence took.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from transformers import Cache
 
@@ -15,43 +22,37 @@ _LENGTH_BLOCK = 128
 
 
 class KVStore:
-    """Growing storage [layers, 2, rows, kv_heads, length, head_dim]; zeros where nothing was written.
+    """Growing storage [layers, 2, max_rows, kv_heads, length, head_dim]; zeros where nothing was written.
 
     (Zeros and not empty memory: a masked position has weight 0, but 0 * NaN is NaN.)
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, max_rows: int, max_length: int):
-        self._shape = (layers, kv_heads, head_dim)
+        self._shape = (layers, 2, max_rows, kv_heads, 0, head_dim)
         self._dtype = dtype
-        self._max = (max_rows, max_length)
+        self._max_length = max_length
+        self.token_bytes = layers * 2 * kv_heads * head_dim * dtype.itemsize  # of one sequence
         self.clear()
 
     def clear(self) -> None:
         """Give the memory back."""
-        self._allocate(0, 0)
+        self._allocate(0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes reserved."""
         return self.data.nbytes
 
-    def token_bytes(self) -> int:
-        """Bytes of one token of one sequence."""
-        layers, kv_heads, head_dim = self._shape
-        return layers * 2 * kv_heads * head_dim * self._dtype.itemsize
-
-    def reserve(self, rows: int, length: int) -> None:
-        """Make room for `rows` rows of `length` positions; what is stored stays."""
-        have_rows, have_length = self.data.shape[2], self.data.shape[4]
-        if rows <= have_rows and length <= have_length:
+    def reserve(self, length: int, used: Sequence[int]) -> None:
+        """Make room for `length` positions per row; the first `used[row]` of each row stay."""
+        have = self.data.shape[4]
+        if length <= have:
             return
-        if rows > have_rows:
-            rows = min(max(rows, 2 * have_rows), self._max[0])
-        if length > have_length:
-            length = min(-(-max(length, have_length * 5 // 4) // _LENGTH_BLOCK) * _LENGTH_BLOCK, self._max[1])
+        blocks = -(-max(length, have * 5 // 4) // _LENGTH_BLOCK)
         old = self.data
-        self._allocate(max(rows, have_rows), max(length, have_length))
-        self.data[:, :, :have_rows, :, :have_length] = old
+        self._allocate(min(blocks * _LENGTH_BLOCK, self._max_length))
+        for row, stored in enumerate(used):
+            self.data[:, :, row, :, :stored] = old[:, :, row, :, :stored]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of row `source` over row `target`."""
@@ -67,14 +68,18 @@ class KVStore:
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Where tokens (rows [tokens], positions [tokens]) go in `flat` [tokens * kv_heads], head by head."""
-        kv_heads = self._shape[1]
+        kv_heads = self._shape[3]
         head_rows = rows.unsqueeze(1) * kv_heads + torch.arange(kv_heads)
         return (head_rows * self.data.shape[4] + positions.unsqueeze(1)).flatten()
 
-    def _allocate(self, rows: int, length: int) -> None:
-        layers, kv_heads, head_dim = self._shape
-        self.data = torch.zeros(layers, 2, rows, kv_heads, length, head_dim, dtype=self._dtype)
-        self.flat = [list(self.data[layer].view(2, -1, head_dim)) for layer in range(layers)] if self.nbytes else []
+    def _allocate(self, length: int) -> None:
+        shape = (*self._shape[:4], length, self._shape[5])
+        if length:  # torch.zeros would write its zeros; int8 and view because numpy knows no bfloat16
+            pages = np.zeros(math.prod(shape) * self._dtype.itemsize, dtype=np.int8)
+            self.data = torch.from_numpy(pages).view(self._dtype).view(shape)
+        else:
+            self.data = torch.zeros(shape, dtype=self._dtype)
+        self.flat = [list(layer.view(2, -1, shape[-1])) for layer in self.data] if length else []
 
 
 class StepCache(Cache):
