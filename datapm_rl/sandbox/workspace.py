@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from datapm_rl.errors import UserError
@@ -78,7 +79,7 @@ def remove_workspace(workspace: Path) -> None:
             return
 
 
-def data_files(data_dir: str | os.PathLike[str], files: list[str] | tuple[str, ...] | None) -> list[Path]:
+def data_files(data_dir: str | os.PathLike[str], files: Sequence[str] | None) -> list[Path]:
     """The files that a session sees: the named ones, or every regular file directly in the folder.
 
     Raises UserError for a folder or file that is not there, a name that leaves the folder, two files of one name.

@@ -40,9 +40,11 @@ def run_cell(code: str, namespace: dict[str, Any], filename: str, keep: int) -> 
 def _evaluate(code: str, namespace: dict[str, Any], filename: str) -> str | None:
     linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)  # None: never checked on disk
     tree = ast.parse(code, filename)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, filename, "exec", dont_inherit=True), namespace)
-    if last is None:
+    if not isinstance(last, ast.Expr):
         return None
     value = eval(compile(ast.Expression(last.value), filename, "eval", dont_inherit=True), namespace)
     if value is None:

@@ -1,0 +1,101 @@
+"""The actor's class and the client, without a cluster: admission, leases, deadlines, failures as results."""
+
+import asyncio
+import time
+
+import pytest
+
+from datapm_rl.errors import InfraError, UserError
+from datapm_rl.sandbox import Limits
+from datapm_rl.sandbox.actor import SandboxActor
+from datapm_rl.sandbox.client import RemoteSession
+from datapm_rl.trajectory import StepStatus
+
+pytestmark = pytest.mark.unit
+
+
+class Remote:
+    """What Ray makes of an actor, as far as the client sees it: `handle.method.remote(...)` gives an awaitable."""
+
+    def __init__(self, actor):
+        self._actor = actor
+
+    def __getattr__(self, name):
+        method = getattr(self._actor, name)
+        return type(
+            "Method", (), {"remote": staticmethod(lambda *arguments: asyncio.ensure_future(method(*arguments)))}
+        )
+
+
+class Broken:
+    """An actor whose every call fails or hangs."""
+
+    def __init__(self, failure):
+        self._failure = failure
+
+    async def run(self, *_arguments):
+        if self._failure is None:
+            await asyncio.sleep(60)
+        raise self._failure
+
+    open = branch = close = probe = run
+
+
+@pytest.fixture
+async def actor(tmp_path):
+    actor = SandboxActor(Limits(wall_s=5), 2, (), str(tmp_path / "root"), "last", 1.0)
+    yield actor
+    await actor.shutdown()
+
+
+async def test_a_session_behind_the_client_runs_branches_and_closes(actor, tmp_path):
+    session = await RemoteSession.open(Remote(actor), str(tmp_path), [], seed=0, deadline_s=10)
+    await session.run("x = 1")
+    async with session.branch() as twin:
+        assert (await twin.run("x += 1; x")).value == "2"
+        assert (await actor.health())["sessions"] == 2
+    assert (await session.probe("x")).value == "1"
+    await session.close()
+    await session.close()
+    assert (await actor.health())["sessions"] == 0
+    assert (await session.run("x")).cause == "session_unknown"
+    with pytest.raises(InfraError, match="session_unknown"):
+        async with session.branch():
+            pass
+
+
+async def test_steps_wait_for_a_core_and_waiting_is_not_their_time(actor, tmp_path):
+    sessions = [await RemoteSession.open(Remote(actor), str(tmp_path), []) for _ in range(6)]
+    started = time.monotonic()
+    results = await asyncio.gather(*[session.run("import time; time.sleep(0.2)") for session in sessions])
+    assert time.monotonic() - started >= 0.6
+    assert max(result.wall_s for result in results) < 0.5
+
+
+async def test_a_session_that_nobody_touches_is_swept_and_one_in_use_is_not(actor, tmp_path):
+    idle = await RemoteSession.open(Remote(actor), str(tmp_path), [])
+    used = await RemoteSession.open(Remote(actor), str(tmp_path), [])
+    result = await used.run("import time; time.sleep(2); 1")
+    assert result.value == "1"
+    assert (await idle.run("1")).cause == "session_unknown"
+    assert (await used.run("2")).value == "2"
+    assert (await actor.health())["swept"] == 1
+
+
+async def test_bad_data_is_the_users_error_through_the_client(actor, tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        await RemoteSession.open(Remote(actor), str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [(None, "deadline"), (ConnectionRefusedError(), "unreachable"), (InfraError("sandbox_lost"), "sandbox_lost")],
+)
+async def test_a_failing_actor_is_a_result_with_a_cause_from_run_and_an_error_from_open(failure, cause):
+    remote = Remote(Broken(failure))
+    result = await RemoteSession(remote, "s0", deadline_s=0.1).run("1")
+    assert (result.status, result.cause) == (StepStatus.INFRA_ERROR, cause)
+    with pytest.raises(InfraError) as caught:
+        await RemoteSession.open(remote, "/data", deadline_s=0.1)
+    assert caught.value.cause == cause
+    await RemoteSession(remote, "s0", deadline_s=0.1).close()
