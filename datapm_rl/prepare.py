@@ -61,7 +61,7 @@ def prepare_policy(config: DictConfig, tasks: list[Task], cache: Path, say: Say)
 
     sft = SftConfig(
         updates=config.policy.sft_updates,
-        batch_size=config.policy.sft_batch,
+        batch=config.policy.sft_batch,
         demonstrations=config.policy.sft_demonstrations,
     )
     training = [task for task in tasks if task.split == "train"]

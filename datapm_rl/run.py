@@ -29,6 +29,8 @@ from datapm_rl.tracking.progress import Progress
 from datapm_rl.tracking.run_dir import RunDir, versions
 from datapm_rl.tracking.summary import summarise
 
+AGENT_LOOPS = Path(__file__).parent / "verl_plugin" / "agent_loops.yaml"
+
 MAY_CHANGE = ("trainer.total_training_steps", "run.fresh")
 """Settings in which a resumed run may differ from its beginning."""
 
@@ -103,6 +105,8 @@ def resolve(config: DictConfig, tasks_path: Path, splits: list[str], policy: Pat
     config.data.train_files = [f"{tasks_path}#train"]
     config.data.val_files = [f"{tasks_path}#{split}" for split in splits]
     config.actor_rollout_ref.model.path = str(policy)
+    agent = config.actor_rollout_ref.rollout.agent
+    agent.agent_loop_config_path = agent.agent_loop_config_path or str(AGENT_LOOPS)
     if not splits:
         config.trainer.test_freq, config.trainer.val_before_train = -1, False
     return config

@@ -103,7 +103,7 @@ async def run_agent(
         if step.status is StepStatus.INFRA_ERROR:
             trajectory.cause = step.cause
         if stop is None and step.observation is not None:
-            ids = tokens.after_turn(turn.token_ids, step.observation)
+            ids = tokens.after_turn(turn.token_ids, dialect.wrap_observation(step.observation))
             if len(rollout.response_ids) + len(ids) > limits.response_tokens:
                 stop = StopReason.CONTEXT
             else:
@@ -126,7 +126,7 @@ def _parse(dialect: Dialect, text: str, index: int) -> Step:
 async def _execute(step: Step, session: CodeRunner, dialect: Dialect, max_chars: int) -> None:
     result = await session.run(step.code or "")
     step.status, step.cause, step.wall_s = result.status, result.cause, result.wall_s
-    step.observation = dialect.observation(result, max_chars)
+    step.observation = dialect.observation_body(result, max_chars)
 
 
 def _stop_reason(step: Step, finish: str, room: int, limits: AgentLimits) -> StopReason | None:

@@ -21,6 +21,9 @@ from datapm_rl.errors import UserError
 from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_name
 
+POLL_S = 0.3
+"""Seconds between two looks of the driver at the run."""
+
 _VerlTaskRunner = TaskRunnerV1.__ray_metadata__.modified_class
 
 
@@ -58,8 +61,11 @@ def start_sandboxes(config: DictConfig) -> list[Any]:
     ]
 
 
-def train(config: DictConfig, on_wait: Callable[[], None], wait_s: float = 0.3) -> None:
-    """Run to the end. Raises `RunStopped`, `TooManyMissing`, `UserError`, or Ray's error for anything unforeseen."""
+def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> None:
+    """Run to the end. Raises `RunStopped`, `TooManyMissing`, `UserError`, or Ray's error for anything unforeseen.
+
+    `log_dir` gets a link to Ray's session, where all processes write their logs.
+    """
     if config.trainer.device == "cpu" and get_device_name() != "cpu":
         raise UserError("verl did not load the CPU platform: install the project (pip install -e .) in this environment")
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
@@ -69,9 +75,10 @@ def train(config: DictConfig, on_wait: Callable[[], None], wait_s: float = 0.3) 
     runtime_env.setdefault("env_vars", {}).update({"TRANSFER_QUEUE_ENABLE": "1", **worker_environment()})
     ray.init(**{**ray_init, "runtime_env": runtime_env})
     try:
+        _link(log_dir / "ray", Path(ray._private.worker._global_node.get_session_dir_path()))
         runner = Runner.remote()
         done = runner.run.remote(config)
-        while not ray.wait([done], timeout=wait_s)[0]:
+        while not ray.wait([done], timeout=POLL_S)[0]:
             on_wait()
         on_wait()
         try:
@@ -101,6 +108,11 @@ def _unwrap(error: ray.exceptions.RayTaskError) -> Exception:
                 return kind(*cause.args) if kind is not TooManyMissing else cause
         cause = cause.cause if isinstance(cause, ray.exceptions.RayTaskError) else cause.__cause__
     return error
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
 
 
 def write_traceback(path: Path, error: BaseException) -> None:
