@@ -124,7 +124,9 @@ def repair_latest(checkpoints: Path) -> None:
     """verl writes the name of the newest checkpoint in place: after a kill in between, find it again."""
     marker = checkpoints / LATEST
     complete = sorted(
-        int(path.parent.name.removeprefix("global_step_")) for path in checkpoints.glob("global_step_*/data.pt")
+        int(path.parent.name.removeprefix("global_step_"))
+        for path in checkpoints.glob("global_step_*/data.pt")
+        if any((path.parent / "actor").glob("model_*.pt"))
     )
     if not complete:
         marker.unlink(missing_ok=True)

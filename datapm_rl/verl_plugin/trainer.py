@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ class WatchedTrainer:
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
         self.saved_step = self.global_steps
+        for folder in self.run_dir.checkpoints.glob("global_step_*"):
+            if not (folder / "actor").is_dir():  # verl drops the weights of old checkpoints and leaves the rest
+                shutil.rmtree(folder)
 
     def _save_last_step(self) -> None:
         """Save the state after the last finished step, with the prompts of the unfinished one still ahead."""

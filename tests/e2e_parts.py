@@ -1,0 +1,41 @@
+"""Broken parts that end-to-end runs load by name (`prm.verifier=e2e_parts:BrokenVerifier`, `faulty_loops.yaml`)."""
+
+from __future__ import annotations
+
+import zlib
+
+from datapm_rl.errors import InfraError
+from datapm_rl.verifier.base import VerificationRequest
+
+
+class BrokenVerifier:
+    """A verifier whose endpoint is down."""
+
+    name = "broken"
+
+    async def verify(self, request: VerificationRequest):
+        raise ConnectionRefusedError("nobody listens")
+
+
+def fails(task_id: str, seed: int) -> bool:
+    """About 15 % of sessions, the same ones in every run."""
+    return zlib.crc32(f"{task_id}/{seed}".encode()) % 100 < 15
+
+
+def faulty_agent_loop():
+    """The agent loop with sessions that cannot be opened (verl is imported only where it is used)."""
+    from datapm_rl.verl_plugin.agent_loop import DataAgentLoop
+
+    class FaultyAgentLoop(DataAgentLoop):
+        async def _open_session(self, task, seed):
+            if fails(task.id, seed):
+                raise InfraError("sandbox_lost", "injected")
+            return await super()._open_session(task, seed)
+
+    return FaultyAgentLoop
+
+
+def __getattr__(name: str):
+    if name == "FaultyAgentLoop":
+        return faulty_agent_loop()
+    raise AttributeError(name)
