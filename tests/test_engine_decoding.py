@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import uuid
 
 import pytest
 import torch
@@ -96,14 +97,16 @@ async def test_next_turn_computes_only_its_new_tokens_and_gives_the_same():
     async def session(i: int, prompt: list[int]) -> None:
         parked = 0
         for _ in range(3):
-            out = await engine.generate(prompt, Sampling(temperature=0.0, max_tokens=6 + i), f"s{i}")
+            out = await engine.generate(prompt, Sampling(temperature=0.0, max_tokens=6 + i), uuid.uuid4().hex)
             assert out.token_ids == reference_greedy(twin, prompt, 6 + i)
             assert torch.allclose(torch.tensor(out.logprobs), full_logprobs(twin, prompt, out, 1.0), atol=1e-4)
             assert out.cached_tokens == parked
             parked = len(prompt) + len(out.token_ids) - 1
             prompt = prompt + out.token_ids + [40 + i, 41, 42][: 1 + i % 3]
 
-    await asyncio.gather(*(session(i, prompt) for i, prompt in enumerate(prompts(7, seed=3))))
+    asked = [[*range(100, 120), *prompt] for prompt in prompts(7, seed=3)]  # all begin alike
+    await asyncio.gather(*(session(i, prompt) for i, prompt in enumerate(asked)))
+    assert engine.stats()["parked"] == len(asked), "a turn replaces the one it went on from"
     assert engine.stats()["reused_tokens"] > 0
     await engine.close()
 
@@ -130,7 +133,7 @@ async def test_parked_prefixes_stay_within_their_memory():
     sampling = Sampling(max_tokens=4, ignore_eos=True)
     per_token = 2 * 2 * 96 * 4
     for i in range(6):
-        await engine.generate(list(range(250)), sampling, f"r{i}")
+        await engine.generate([i, *range(249)], sampling, f"r{i}")
     stats = engine.stats()
     assert stats["parked"] == 2**20 // (253 * per_token) == 2
     assert stats["parked_bytes"] <= 2**20

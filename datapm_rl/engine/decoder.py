@@ -18,7 +18,7 @@ import torch
 from datapm_rl.engine import attention
 from datapm_rl.engine.draw import DrawPlan
 from datapm_rl.engine.kv_store import KVStore, StepCache
-from datapm_rl.engine.prefix_cache import PrefixCache
+from datapm_rl.engine.prefix_cache import Parked, PrefixCache
 from datapm_rl.engine.sampling import Generation, Sampling
 from datapm_rl.engine.stops import StopMatcher
 from datapm_rl.errors import UserError
@@ -30,7 +30,6 @@ _PREFILL_TOKENS = 8192  # padded tokens of one prefill call: bounds its activati
 class Request:
     """One request on its way. `tokens` are prompt and generated ones; the store holds the first `cached` of them."""
 
-    id: str
     tokens: list[int]
     sampling: Sampling
     stop_ids: frozenset[int]
@@ -38,6 +37,7 @@ class Request:
     limit: int  # total length at which it ends
     rng: np.random.Generator
     cached: int = 0
+    parked: Parked | None = None  # the entry of the prefix cache that it goes on from
     out: Generation = field(default_factory=Generation)
 
 
@@ -102,7 +102,7 @@ class Decoder:
         row, last = self.rows.index(request), len(self.rows) - 1
         if self.prefixes.fits(request.cached * self.store.token_bytes):
             kv = self.store.read(row, request.cached)
-            self.prefixes.park(request.id, request.tokens[: request.cached], kv)
+            self.prefixes.park(request.tokens[: request.cached], kv, request.parked)
         if row != last:
             self.rows[row] = self.rows[last]
             self.store.move(last, row, self.rows[row].cached)
@@ -126,8 +126,11 @@ class Decoder:
         groups: list[list[tuple[Request, torch.Tensor | None]]] = []
         longest = 0
         for request in requests:
-            kv = self.prefixes.take(request.id, request.tokens)
-            request.cached = 0 if kv is None else kv.shape[3]
+            kv = None
+            if found := self.prefixes.find(request.tokens):
+                entry, request.cached = found
+                kv = entry.kv[:, :, :, : request.cached]
+                request.parked = entry if request.cached == len(entry.tokens) else None
             self.counts["reused_tokens"] += request.cached
             if not request.out.token_ids:
                 request.out.cached_tokens = request.cached

@@ -72,8 +72,9 @@ class CpuEngine:
     async def generate(self, prompt_ids: list[int], sampling: Sampling, request_id: str) -> Generation:
         """Decode one request. Cancelling the task frees its row. Waits while the engine is aborted or asleep.
 
-        A later call with the same `request_id` and a prompt that goes on from this one computes only the new
-        tokens. Raises `UserError` on a prompt that is empty or too long, `InfraError` if the engine fails.
+        A later call whose prompt goes on from prompt and response of this one computes only the new tokens. The
+        request id is the seed of a request that brings none. Raises `UserError` on a prompt that is empty or too
+        long, `InfraError` if the engine fails.
         """
         request = self._request(prompt_ids, sampling, request_id)
         self._check_open()
@@ -149,7 +150,6 @@ class CpuEngine:
         if sampling.stop and sampling.stop not in self._matchers:
             self._matchers[sampling.stop] = StopMatcher(self.tokenizer, sampling.stop)
         return Request(
-            id=request_id,
             tokens=list(prompt_ids),
             sampling=sampling,
             stop_ids=frozenset(sampling.stop_token_ids) | (frozenset() if sampling.ignore_eos else self._eos),

@@ -3,8 +3,8 @@
     GET /health    GET /v1/models    POST /v1/chat/completions   (not streaming)
 
 Beyond OpenAI's fields, with vLLM's names: `top_k`, `stop_token_ids`, `ignore_eos`, `include_stop_str_in_output`
-(default false: the text ends before the stop string), `skip_special_tokens` (default true), and `request_id`: the key
-under which a conversation's next turn finds its computed prefix. A client that goes away frees its row.
+(default false: the text ends before the stop string) and `skip_special_tokens` (default true). A client that goes away
+frees its row.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class _Endpoint:
         choices = body.get("n") or 1
         if not isinstance(choices, int) or not 1 <= choices <= _MAX_CHOICES:
             raise UserError(f"n must be a whole number from 1 to {_MAX_CHOICES}, got {choices!r}")
-        key = str(body.get("request_id") or f"chatcmpl-{uuid.uuid4().hex}")
+        key = f"chatcmpl-{uuid.uuid4().hex}"
         outs = await asyncio.gather(
             *(
                 self._engine.generate(
                     prompt,
                     sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + index),
-                    key if choices == 1 else f"{key}-{index}",
+                    f"{key}-{index}",
                 )
                 for index in range(choices)
             )
