@@ -142,7 +142,11 @@ def test_threads_run_different_sessions_at_the_same_time(tmp_path):
             with sandbox.session(tmp_path, seed=number) as session:
                 session.run(f"x = {number}; import time")
                 with session.branch() as twin:
-                    return [session.run("time.sleep(0.2); x").value, twin.run("x").value, session.probe("x").value]
+                    return [
+                        session.run("time.sleep(0.2); x").value,
+                        twin.run("x").value,
+                        session.branch().run("x").value,
+                    ]
 
         started = time.monotonic()
         with ThreadPoolExecutor(16) as pool:

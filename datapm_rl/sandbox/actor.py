@@ -75,15 +75,6 @@ class SandboxActor:
             async with self._turns:
                 return self._count(await self._in_thread(lease.session.run, code))
 
-    async def probe(self, session_id: str, code: str, step: int | None = None) -> ExecutionResult:
-        """Run code on a throw-away copy of a session's state, see `Session.probe`."""
-        lease = self._leases.get(session_id)
-        if lease is None:
-            return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
-        with self._use(lease):
-            async with self._turns:
-                return self._count(await self._in_thread(lease.session.probe, code, step))
-
     async def branch(self, session_id: str, step: int | None = None) -> str:
         """The id of a branch of a session. Raises InfraError, "session_unknown" among its causes."""
         lease = self._leases.get(session_id)

@@ -29,6 +29,11 @@ class RemoteSession:
         self._id = session_id
         self._deadline_s = deadline_s
 
+    @property
+    def id(self) -> str:
+        """The session's id, by which another process reaches it (a verifier that branches it)."""
+        return self._id
+
     @classmethod
     async def open(
         cls, actor: Any, data_dir: str, files: list[str] | None = None, seed: int = 0, deadline_s: float = 300.0
@@ -39,11 +44,10 @@ class RemoteSession:
 
     async def run(self, code: str) -> ExecutionResult:
         """Run code; never raises."""
-        return await self._execute(self._actor.run, self._id, code)
-
-    async def probe(self, code: str, step: int | None = None) -> ExecutionResult:
-        """Run code on a throw-away copy of the state, see `Session.probe`; never raises. Cheaper than a branch."""
-        return await self._execute(self._actor.probe, self._id, code, step)
+        try:
+            return await _call(self._actor.run, (self._id, code), self._deadline_s)
+        except (InfraError, UserError) as error:
+            return ExecutionResult(StepStatus.INFRA_ERROR, error=str(error), cause=cause_of(error))
 
     @contextlib.asynccontextmanager
     async def branch(self, step: int | None = None) -> AsyncIterator[RemoteSession]:
@@ -59,12 +63,6 @@ class RemoteSession:
         """Close the session. Failures are ignored: the lease ends it otherwise."""
         with contextlib.suppress(InfraError):
             await _call(self._actor.close, (self._id,), self._deadline_s)
-
-    async def _execute(self, method: Any, *arguments: Any) -> ExecutionResult:
-        try:
-            return await _call(method, arguments, self._deadline_s)
-        except (InfraError, UserError) as error:
-            return ExecutionResult(StepStatus.INFRA_ERROR, error=str(error), cause=cause_of(error))
 
 
 async def _call(method: Any, arguments: tuple[Any, ...], deadline_s: float) -> Any:

@@ -1,8 +1,7 @@
-"""A process of the sandbox as the trainer holds it, and the conversation with one while it runs a step.
+"""A process of the sandbox as the trainer holds it.
 
-Nothing that the other side says is believed: its pid comes from the kernel with its first message, signals go
-through a pidfd (a pid could have been given to somebody else), and what it sends is JSON of bounded size or the
-process is killed.
+Nothing that it says is believed: its pid comes from the kernel with its first message, and signals go through a
+pidfd (a pid could have been given to somebody else meanwhile).
 """
 
 from __future__ import annotations
@@ -13,20 +12,15 @@ import select
 import signal
 import socket
 import struct
-import time
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import Any
 
-from datapm_rl.sandbox.inside import kernel, wire
-from datapm_rl.sandbox.output import OutputBuffer
-from datapm_rl.sandbox.result import Limits
-from datapm_rl.trajectory import StepStatus
+from datapm_rl.sandbox.inside import wire
 
 _FORK_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
-_OUTPUT_MAX = 64 << 20  # bytes printed in one step, above which it is killed
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size)  # room for credentials only: descriptors sent to us are discarded
-_FIRST_LOOK_S = 0.05  # a step shorter than this is not looked at by the watchdog
 
 
 class Lost(Exception):
@@ -39,24 +33,33 @@ class Lost(Exception):
 
 @dataclass(eq=False)
 class Process:
-    """A process: kernel-verified pid, pidfd (-1: it had ended before we looked), the socket on which it is asked."""
+    """A process: kernel-verified pid, pidfd (-1: ended before we looked), the socket on which it is asked."""
 
     pid: int
     pidfd: int
     sock: socket.socket
+    holders: int = 1  # sessions whose state it is: its own and those branched from it
+    forking: threading.Lock = field(default_factory=threading.Lock)  # held until a child of it is registered
 
-    def ask(self, request: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Send a request. Raises Lost when the process is gone."""
+    def ask(self, request: dict[str, Any], fds: tuple[int, ...]) -> None:
+        """Send a request with descriptors. Raises Lost when the process is gone."""
         try:
             wire.send(self.sock, request, fds)
         except OSError as error:
             raise Lost(str(error)) from None
 
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self.wait_end(0.0)
+
+    def wait_end(self, seconds: float) -> bool:
+        """Whether it ends within the time."""
+        return self.pidfd < 0 or ended(self.pidfd, seconds)
+
     def stop(self) -> None:
         """Kill it. Its descriptors stay open, for a thread may be waiting on them."""
         if self.pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            send_kill(self.pidfd)
 
     def kill(self) -> None:
         """Kill it and let go of it; again is harmless. For the thread that waits on it, or when none does."""
@@ -65,25 +68,6 @@ class Process:
             os.close(self.pidfd)
             self.pidfd = -1
         self.sock.close()
-
-    def alive(self) -> bool:
-        """Whether it has not ended."""
-        if self.pidfd < 0:
-            return False
-        poller = select.poll()
-        poller.register(self.pidfd, select.POLLIN)
-        return not poller.poll(0)
-
-
-@dataclass
-class Report:
-    """How a step ended: `frame` is its own report, or None when it was stopped (`status` and `error` say why)."""
-
-    frame: dict[str, Any] | None
-    status: StepStatus
-    error: str | None
-    output: str
-    wall_s: float
 
 
 def new_socket() -> tuple[socket.socket, socket.socket]:
@@ -102,7 +86,7 @@ def meet(sock: socket.socket) -> Process:
         if data != wire.HELLO:
             raise Lost("no process to fork from" if not data else "fork failed", data == wire.FORK_FAILED)
         pid = _CREDENTIALS.unpack(ancillary[0][2])[0]
-        return Process(pid, _pidfd(pid), sock)
+        return Process(pid, open_pidfd(pid), sock)
     except (OSError, IndexError, struct.error) as error:
         sock.close()
         raise Lost(str(error)) from None
@@ -111,88 +95,22 @@ def meet(sock: socket.socket) -> Process:
         raise
 
 
-def _pidfd(pid: int) -> int:
+def open_pidfd(pid: int) -> int:
+    """A descriptor of a process, -1 when it has ended."""
     try:
         return os.pidfd_open(pid)
-    except ProcessLookupError:  # a quick step may be over: what it reported is still in the socket
+    except ProcessLookupError:
         return -1
 
 
-def converse(process: Process, output_fd: int, limits: Limits) -> Report:
-    """Follow a running step to its end: drain its output, watch its limits, take its report.
-
-    The caller kills the process unless the report has a frame. Blocks for at most `limits.wall_s` and a little.
-    """
-    return _Conversation(process, output_fd, limits).hold()
+def send_kill(pidfd: int) -> None:
+    """SIGKILL, unless it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
-class _Conversation:
-    def __init__(self, process: Process, output_fd: int, limits: Limits):
-        self.process, self.output_fd, self.limits = process, output_fd, limits
-        self.output = OutputBuffer(limits.output_kb << 10)
-        # value and error: at most output_kb characters each, up to 12 bytes of JSON per character
-        self.reader = wire.FrameReader(max_bytes=(limits.output_kb << 10) * 26 + 4096)
-        self.start = time.monotonic()
-        self.next_look = self.start + _FIRST_LOOK_S
-        self.poller = select.poll()
-        self.poller.register(process.sock, select.POLLIN)
-        self.poller.register(output_fd, select.POLLIN)
-        if process.pidfd >= 0:  # its death: its children may keep the socket open
-            self.poller.register(process.pidfd, select.POLLIN)
-        os.set_blocking(output_fd, False)
-
-    def hold(self) -> Report:
-        while True:
-            now = time.monotonic()
-            if now >= self.start + self.limits.wall_s:
-                return self._stopped(StepStatus.TIMEOUT, f"time limit of {self.limits.wall_s:g} s exceeded")
-            if now >= self.next_look and (over := self._look(now)):
-                return self._stopped(StepStatus.LIMIT, over)
-            until = min(self.start + self.limits.wall_s, self.next_look)
-            ready = [fd for fd, _event in self.poller.poll(max(0.0, until - now) * 1000 + 1)]
-            if self.output_fd in ready and not self._read_output():
-                self.poller.unregister(self.output_fd)
-            if self.output.total > _OUTPUT_MAX:
-                return self._stopped(StepStatus.OUTPUT, f"more than {_OUTPUT_MAX >> 20} MB printed")
-            if self.process.sock.fileno() in ready and (report := self._read_report()):
-                return report
-            if self.process.pidfd in ready and self.process.sock.fileno() not in ready:
-                return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
-
-    def _look(self, now: float) -> str | None:
-        """The watchdog: seldom, and more seldom the longer a step takes."""
-        self.next_look = now + max(_FIRST_LOOK_S, (now - self.start) / 2)
-        count = kernel.tree_size(self.process.pid)
-        return (
-            f"{count} processes and threads, limit {self.limits.processes}" if count > self.limits.processes else None
-        )
-
-    def _read_output(self) -> bool:
-        """False when there will be no more."""
-        try:
-            data = os.read(self.output_fd, 1 << 16)
-        except BlockingIOError:
-            return True
-        self.output.feed(data)
-        return bool(data)
-
-    def _read_report(self) -> Report | None:
-        try:
-            data = self.process.sock.recv(1 << 16)
-            frames = self.reader.feed(data)
-        except (OSError, wire.ProtocolError) as error:
-            return self._stopped(StepStatus.DIED, f"the step's process broke its connection ({error})")
-        if not data:
-            return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
-        return self._report(frames[0], StepStatus.OK, None) if frames else None
-
-    def _stopped(self, status: StepStatus, error: str) -> Report:
-        return self._report(None, status, error)
-
-    def _report(self, frame: dict[str, Any] | None, status: StepStatus, error: str | None) -> Report:
-        wall_s = time.monotonic() - self.start
-        before = -1
-        while before != self.output.total and self.output.total <= _OUTPUT_MAX:  # what is still in the pipe
-            before = self.output.total
-            self._read_output()
-        return Report(frame, status, error, self.output.text(), wall_s)
+def ended(pidfd: int, seconds: float) -> bool:
+    """Whether a process ends within the time."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(max(0.0, seconds) * 1000))

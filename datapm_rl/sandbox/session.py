@@ -6,20 +6,21 @@ the state before it once more: variables roll back, files in the workspace do no
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from pathlib import Path
 from typing import Any
 
 from datapm_rl.errors import InfraError
-from datapm_rl.sandbox.process import Lost, Process, Report, converse, meet, new_socket
+from datapm_rl.sandbox.conversation import Report, converse
+from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
 from datapm_rl.sandbox.result import ExecutionResult, Limits
 from datapm_rl.sandbox.workspace import remove_workspace
 from datapm_rl.sandbox.zygote import Zygote
 from datapm_rl.trajectory import StepStatus
 
 _REPORTED = {status.value: status for status in (StepStatus.OK, StepStatus.ERROR, StepStatus.MEMORY, StepStatus.LIMIT)}
+_END_S = 5.0  # for a killed process to be gone: it may have gigabytes to give back
 
 
 class Session:
@@ -32,14 +33,15 @@ class Session:
         self.workspace = workspace
         self.limits = limits
         self._zygote = zygote
-        self._root = root
         self._keep = keep
+        self._root = root  # of the original session: finds what killed steps left, of branches too
+        self._is_branch = False
         self._states: list[Process | None] = [root]  # None: dropped
         self._running: set[Process] = set()
         self._closed = False
         self._run_lock = threading.Lock()
-        zygote.sessions.add(self)
         self._lock = threading.Lock()  # guards the fields above; held for a fork at most, never for a step
+        zygote.sessions.add(self)
 
     def run(self, code: str) -> ExecutionResult:
         """Run code in the session's state. Blocks; never raises for what the code does.
@@ -47,34 +49,37 @@ class Session:
         An exception keeps what ran before it. A step that is stopped leaves the variables as they were before it.
         """
         with self._run_lock:
-            return self._execute(code, step=None, workspace=None)
-
-    def probe(self, code: str, step: int | None = None) -> ExecutionResult:
-        """Run code on a throw-away copy of the state after the `step`-th run (default: the newest) and of the files.
-
-        The same as `branch(step)`, one `run`, `close`, with one fork instead of two.
-        """
-        workspace = self._zygote.workspaces.duplicate(self.workspace)
-        try:
-            return self._execute(code, step, workspace)
-        finally:
-            remove_workspace(workspace)
+            read_end, write_end = os.pipe()
+            try:
+                try:
+                    process = self._start(code, write_end)
+                finally:
+                    os.close(write_end)
+                return self._finish(process, converse(process, read_end, self.limits))
+            except InfraError as error:
+                return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)
+            finally:
+                os.close(read_end)
 
     def branch(self, step: int | None = None) -> Session:
         """A session of its own that starts from the state after the `step`-th run (0: the start; default: newest).
 
-        It has a private copy of the workspace as it is now. Raises InfraError when the state cannot be had (cause
-        "snapshot_dropped": retention `keep="last"` has only the start and the newest), ValueError for a wrong step.
+        It has a private copy of the workspace as it is now. It costs no process until its first run, which forks
+        from this session's snapshot. Raises InfraError when the state cannot be had (cause "snapshot_dropped":
+        retention `keep="last"` has only the start and the newest), ValueError for a wrong step.
         """
-        workspace = self._zygote.workspaces.duplicate(self.workspace)
+        with self._lock:
+            source = self._state(step)
+            self._zygote.hold(source)
         try:
-            with self._lock:
-                root = self._fork(self._state(step), {"op": "branch", "cwd": str(workspace)})
-                self._zygote.adopt(root)
+            workspace = self._zygote.workspaces.duplicate(self.workspace)
         except BaseException:
-            remove_workspace(workspace)
+            self._zygote.forget(source)
             raise
-        return Session(self._zygote, root, workspace, self.limits, self._keep)
+        twin = Session(self._zygote, self._root, workspace, self.limits, self._keep)
+        twin._states, twin._is_branch = [source], True
+        self._zygote.adopt(source)
+        return twin
 
     def close(self) -> None:
         """Kill the session's processes and remove its workspace. Branches live on. Again is harmless."""
@@ -84,7 +89,7 @@ class Session:
             self._closed = True
             for process in self._running:
                 process.stop()  # the thread that waits for it lets go of it
-            for process in filter(None, self._states):
+            for process in {id(process): process for process in self._states if process}.values():
                 self._zygote.forget(process)
         self._zygote.sessions.discard(self)
         remove_workspace(self.workspace)
@@ -95,31 +100,16 @@ class Session:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def _execute(self, code: str, step: int | None, workspace: Path | None) -> ExecutionResult:
-        """`workspace` None: commit the state; else a throw-away run in that folder."""
-        read_end, write_end = os.pipe()
-        try:
-            try:
-                process = self._start(code, step, workspace, write_end)
-            finally:
-                os.close(write_end)
-            report = converse(process, read_end, self.limits)
-            return self._finish(process, report, commit=workspace is None)
-        except InfraError as error:
-            return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)
-        finally:
-            os.close(read_end)
-
-    def _start(self, code: str, step: int | None, workspace: Path | None, output: int) -> Process:
-        request = {
-            "op": "run",
-            "code": code,
-            "keep": self.limits.output_kb << 10,
-            "throwaway": workspace is not None,
-            "cwd": workspace and str(workspace),
-        }
+    def _start(self, code: str, output: int) -> Process:
         with self._lock:
-            process = self._fork(self._state(step), request, output)
+            source = self._state(None)
+            request = {
+                "code": code,
+                "keep": self.limits.output_kb << 10,
+                # the snapshot that a branch starts from is at home in the original's workspace
+                "cwd": str(self.workspace) if self._is_branch and source is self._states[0] else None,
+            }
+            process = self._fork(source, request, output)
             self._running.add(process)
         return process
 
@@ -134,35 +124,39 @@ class Session:
             raise InfraError("snapshot_dropped", f'the state after step {step} was dropped; use keep="all"')
         return process
 
-    def _fork(self, source: Process, request: dict[str, Any], *fds: int) -> Process:
+    def _fork(self, source: Process, request: dict[str, Any], output: int) -> Process:
         """Have a parked process fork. Raises InfraError."""
         ours, theirs = new_socket()
-        try:
-            with theirs:
-                source.ask(request, (theirs.fileno(), *fds))
-            process = meet(ours)
-        except Lost as error:
-            ours.close()
-            self._zygote.check_alive()
-            raise InfraError("fork_failed" if error.fork_failed else "snapshot_lost", str(error)) from None
-        self._zygote.register(process)
+        with source.forking:
+            try:
+                with theirs:
+                    source.ask(request, (theirs.fileno(), output))
+                process = meet(ours)
+            except Lost as error:
+                ours.close()
+                self._zygote.check_alive()
+                raise InfraError("fork_failed" if error.fork_failed else "snapshot_lost", str(error)) from None
+            self._zygote.register(process)
+        if self._is_branch:
+            self._zygote.adopt(process)
         return process
 
-    def _finish(self, process: Process, report: Report, commit: bool) -> ExecutionResult:
+    def _finish(self, process: Process, report: Report) -> ExecutionResult:
+        """Commit the step's process as the newest state, or kill it and repeat the state before it."""
         with self._lock:
             self._running.discard(process)
             if self._closed:
                 self._zygote.forget(process)
                 raise InfraError("session_closed", "the session was closed during the step")
             result = _result(report)
-            stopped = report.frame is None or result.status is StepStatus.DIED
-            if stopped or not commit:
+            if report.frame is None or result.status is StepStatus.DIED:
+                process.stop()
+                process.wait_end(_END_S)  # what it started is an orphan only then
                 self._zygote.forget(process)
-            if stopped:
-                with contextlib.suppress(Lost):
-                    self._root.ask({"op": "sweep", "keep": self._zygote.pids()})
-            if commit:
-                self._states.append(self._newest_living() if stopped else process)
+                self._zygote.sweep(self._root)
+                self._states.append(self._newest_living())
+            else:
+                self._states.append(process)
                 self._drop()
         return result
 
@@ -175,15 +169,11 @@ class Session:
         """Retention "last": the start and the newest stay."""
         if self._keep == "all":
             return
-        newest = self._states[-1]
-        for index in range(len(self._states) - 2, 0, -1):
-            process = self._states[index]
-            if process is None:
-                return  # older ones went before
-            if process is not newest and process is not self._root:
-                self._zygote.forget(process)
-            if process is not newest:
-                self._states[index] = None if process is not self._root else process
+        kept = (self._states[0], self._states[-1])
+        dropped = {id(process): process for process in self._states if process and process not in kept}
+        for process in dropped.values():
+            self._zygote.forget(process)
+        self._states = [process if process in kept else None for process in self._states]
 
 
 def _result(report: Report) -> ExecutionResult:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.sandbox.inside import wire
+from datapm_rl.sandbox.orphans import kill_orphans
 from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
 from datapm_rl.sandbox.workspace import WorkspaceRoot
 
@@ -37,7 +38,8 @@ class Zygote:
 
     def __init__(self, preload: Sequence[str], workspace_root: Path | None):
         self.workspaces = WorkspaceRoot(workspace_root)
-        self._lock = threading.Lock()  # one message at a time on the control socket
+        self._lock = threading.Lock()  # guards the fields below and the order on the control socket
+        self._forking = threading.Lock()  # held until a root is registered
         self._live: dict[int, Process] = {}
         self.sessions: set[Session] = set()
         self._control, theirs = socket.socketpair()
@@ -83,33 +85,52 @@ class Zygote:
     def fork_root(self, request: dict[str, Any]) -> Process:
         """The root process of a new session. Raises Lost."""
         ours, theirs = new_socket()
-        try:
-            with theirs, self._lock:
-                wire.send(self._control, {"op": "session", **request}, (theirs.fileno(),))
-        except OSError as error:
-            ours.close()
-            raise Lost(str(error)) from None
-        root = meet(ours)
-        self.register(root)
+        with self._forking:
+            try:
+                with theirs, self._lock:
+                    wire.send(self._control, {"op": "session", **request}, (theirs.fileno(),))
+            except OSError as error:
+                ours.close()
+                raise Lost(str(error)) from None
+            root = meet(ours)
+            self.register(root)
         return root
 
-    def adopt(self, root: Process) -> None:
-        """Tell the zygote of a branch's root: it becomes the zygote's child when the original session ends."""
-        with contextlib.suppress(OSError), self._lock:
-            wire.send(self._control, {"op": "adopt", "pid": root.pid})
+    def adopt(self, process: Process) -> None:
+        """Tell the zygote of a branch's process: it becomes the zygote's child when the original session ends."""
+        with contextlib.suppress(OSError), self._lock:  # a lost zygote is seen by `check_alive`
+            wire.send(self._control, {"op": "adopt", "pid": process.pid})
+
+    def sweep(self, root: Process) -> None:
+        """Kill what a killed step has left: it is now its root's child, or the zygote's when the root has ended."""
+        if root.alive():
+            kill_orphans(root.pid, root.forking, self.pids)
+        else:
+            kill_orphans(self.pid, self._forking, self.pids)
 
     def register(self, process: Process) -> None:
-        """Count a process among the live ones: sweeps spare it, the end of the zygote kills it."""
-        self._live[process.pid] = process
+        """Count a process among the live ones, which sweeps spare."""
+        with self._lock:
+            self._live[process.pid] = process
+
+    def hold(self, process: Process) -> None:
+        """One more session has this process as a state."""
+        with self._lock:
+            process.holders += 1
 
     def forget(self, process: Process) -> None:
-        """Kill a process and drop it."""
-        self._live.pop(process.pid, None)
+        """One session less has this process as a state; after the last it is killed."""
+        with self._lock:
+            process.holders -= 1
+            if process.holders:
+                return
+            self._live.pop(process.pid, None)
         process.kill()
 
-    def pids(self) -> list[int]:
+    def pids(self) -> set[int]:
         """The live processes."""
-        return list(self._live)
+        with self._lock:
+            return set(self._live)
 
     def close(self) -> None:
         """End the zygote, every process that came from it, and the workspaces. Blocks until they are gone."""

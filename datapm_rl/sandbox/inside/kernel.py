@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Container
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -55,14 +54,14 @@ def tree_size(pid: int) -> int:
     return total
 
 
-def kill_children(keep: Container[int], patience_s: float = 1.0) -> None:
-    """Kill this process's children that are not in `keep`, and the orphans that their deaths bring, until none.
+def kill_children(patience_s: float = 1.0) -> None:
+    """Kill this process's children, and the orphans that their deaths bring, until none.
 
     Children that ended are reaped here, or by the kernel when SIGCHLD is ignored. Gives up after `patience_s`.
     """
     give_up = time.monotonic() + patience_s
     while True:
-        doomed = [child for child in children(os.getpid()) if child not in keep]
+        doomed = children(os.getpid())
         for child in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)

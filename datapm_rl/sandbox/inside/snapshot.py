@@ -1,16 +1,14 @@
 """A session's processes: each is a *snapshot*, parked, that forks when asked.
 
     zygote --fork--> root (snapshot 0, runs no code) --run--> snapshot 1 --run--> snapshot 2 ...
-                                                      --branch--> root of another session
+                                                                         --run, other cwd--> snapshot 1 of a branch
 
 A `run` forks the parked process; the child runs the code, reports and parks as the next snapshot, while its parent
 stays parked as it was: whatever becomes of the child, the state before the step is still there. Each child gets a
 new socket, so nothing that a step forges can be taken for a later step's answer.
 
-Requests to a parked process (one way, answers come from the child's own socket):
-    run     code, keep, throwaway, cwd | fds: socket, output pipe
-    branch  cwd                        | fds: socket
-    sweep   keep (pids)                kill the children that are not in `keep`: left-overs of a killed step
+Requests to a parked process, one way, for the answers come from the child's own socket: code, keep (characters of
+value and error), cwd (or null: stay) | fds: socket, output pipe.
 """
 
 from __future__ import annotations
@@ -43,9 +41,7 @@ class Snapshot:
             self.sock.sendall(wire.HELLO)
             while (message := wire.receive(self.sock)) is not None:
                 request, fds = message
-                if request["op"] == "sweep":
-                    kernel.kill_children(keep=set(request["keep"]))
-                elif self._fork(fds):
+                if self._fork(fds):
                     self._in_child(request, fds)
         finally:
             _exit(0)
@@ -70,36 +66,28 @@ class Snapshot:
         return True
 
     def _in_child(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Run the code, report, and be the next snapshot."""
         self.sock.close()
         self.sock = socket.socket(fileno=fds[0])
         os.setpgid(0, 0)  # `os.killpg(0, 9)` in agent code hits its own step only
-        if request.get("cwd"):
-            enter(request["cwd"])
-        if request["op"] == "branch":
-            kernel.set_subreaper(True)
-            self.sock.sendall(wire.HELLO)
-        else:
-            self._step(request, fds[1])
-
-    def _step(self, request: dict[str, Any], output: int) -> None:
         kernel.die_with_parent(True)  # while code runs, its predecessor lives; while parked, it may go first
         kernel.set_subreaper(True)
-        redirect_output(output)
+        redirect_output(fds[1])
         signal.signal(signal.SIGCHLD, self.child_handler)
+        if request["cwd"]:
+            enter(request["cwd"])
         self.sock.sendall(wire.HELLO)
         self.steps += 1
         result = notebook.run_cell(request["code"], self.namespace, f"<step {self.steps}>", request["keep"])
         self._settle()
         wire.send(self.sock, result)
-        if request["throwaway"]:
-            _exit(0)
 
     def _settle(self) -> None:
         """From running to parked: no children, no output, dead children are the kernel's business."""
         with contextlib.suppress(Exception):  # the agent may have closed its stdout
             sys.stdout.flush()
             sys.stderr.flush()
-        kernel.kill_children(keep=())
+        kernel.kill_children()
         kernel.set_subreaper(False)
         kernel.die_with_parent(False)
         handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)

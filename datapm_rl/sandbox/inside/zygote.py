@@ -5,7 +5,7 @@ it, when the trainer closes the control socket or dies (seen through a pidfd, wh
 
 Requests on the control socket (one way; a session answers on its own socket):
     session  cwd, seed, limits, names | fds: socket     fork a session's root
-    adopt    pid                                        a branch's root: it may become our child, keep it
+    adopt    pid                                        a snapshot of a branch: should its session's root end, keep it
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(control_fd: int, trainer: int, root: str, preload: list[str]) -> None:
     gc.freeze()  # without it, a collection in a child copies 49 MB of the zygote's pages (with: 1.3 MB)
     wire.send(control, {"ready": os.getpid()})
     _Zygote(control, trainer_fd).serve()
-    kernel.kill_children(keep=(), patience_s=5.0)
+    kernel.kill_children(patience_s=5.0)
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -57,7 +57,7 @@ class _Zygote:
     def __init__(self, control: socket.socket, trainer_fd: int):
         self.control = control
         self.trainer_fd = trainer_fd
-        self.roots: dict[int, int] = {}  # pidfd -> pid of every session's root
+        self.known: dict[int, int] = {}  # pidfd -> pid of roots and adopted snapshots
         self.poller = select.poll()
         self.poller.register(control, select.POLLIN)
         self.poller.register(trainer_fd, select.POLLIN)
@@ -100,22 +100,28 @@ class _Zygote:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return
-        self.roots[fd] = pid
+        self.known[fd] = pid
         self.poller.register(fd, select.POLLIN)
 
     def _forget(self, fd: int) -> None:
         self.poller.unregister(fd)
         os.close(fd)
-        del self.roots[fd]
+        del self.known[fd]
 
     def _kill_orphans(self) -> bool:
         """What a dead session left has become our child: kill it. True while there was any."""
-        known = set(self.roots.values())
-        orphans = [pid for pid in kernel.children(os.getpid()) if pid not in known]
+        mine = kernel.children(os.getpid())
+        # an `adopt` is sent before the process it names can become our child: after this, all that is ours is known
+        while self._has_message() and (message := wire.receive(self.control)) is not None:
+            self._obey(*message)
+        orphans = set(mine) - set(self.known.values())
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return bool(orphans)
+
+    def _has_message(self) -> bool:
+        return bool(select.select([self.control], [], [], 0)[0])
 
 
 def _become_root(request: dict[str, Any], fd: int) -> None:

@@ -1,0 +1,112 @@
+"""The conversation with a process that runs a step: output, limits, report.
+
+What it sends is JSON of bounded size, or it is killed. Nothing here waits for it longer than its time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from datapm_rl.sandbox.inside import kernel, wire
+from datapm_rl.sandbox.output import OutputBuffer
+from datapm_rl.sandbox.process import Process
+from datapm_rl.sandbox.result import Limits
+from datapm_rl.trajectory import StepStatus
+
+_OUTPUT_MAX = 64 << 20  # bytes printed in one step, above which it is killed
+_FIRST_LOOK_S = 0.05  # a step shorter than this is not looked at by the watchdog
+
+
+@dataclass
+class Report:
+    """How a step ended: `frame` is its own report, or None when it was stopped (`status` and `error` say why)."""
+
+    frame: dict[str, Any] | None
+    status: StepStatus
+    error: str | None
+    output: str
+    wall_s: float
+
+
+def converse(process: Process, output_fd: int, limits: Limits) -> Report:
+    """Follow a running step to its end: drain its output, watch its limits, take its report.
+
+    The caller kills the process unless the report has a frame. Blocks for at most `limits.wall_s` and a little.
+    """
+    return _Conversation(process, output_fd, limits).hold()
+
+
+class _Conversation:
+    def __init__(self, process: Process, output_fd: int, limits: Limits):
+        self.process, self.output_fd, self.limits = process, output_fd, limits
+        self.output = OutputBuffer(limits.output_kb << 10)
+        # value and error: at most output_kb characters each, up to 12 bytes of JSON per character
+        self.reader = wire.FrameReader(max_bytes=(limits.output_kb << 10) * 26 + 4096)
+        self.start = time.monotonic()
+        self.next_look = self.start + _FIRST_LOOK_S
+        self.poller = select.poll()
+        self.poller.register(process.sock, select.POLLIN)
+        self.poller.register(output_fd, select.POLLIN)
+        if process.pidfd >= 0:  # its death: its children may keep the socket open
+            self.poller.register(process.pidfd, select.POLLIN)
+        os.set_blocking(output_fd, False)
+
+    def hold(self) -> Report:
+        while True:
+            now = time.monotonic()
+            if now >= self.start + self.limits.wall_s:
+                return self._stopped(StepStatus.TIMEOUT, f"time limit of {self.limits.wall_s:g} s exceeded")
+            if now >= self.next_look and (over := self._look(now)):
+                return self._stopped(StepStatus.LIMIT, over)
+            until = min(self.start + self.limits.wall_s, self.next_look)
+            ready = [fd for fd, _event in self.poller.poll(max(0.0, until - now) * 1000 + 1)]
+            if self.output_fd in ready and not self._read_output():
+                self.poller.unregister(self.output_fd)
+            if self.output.total > _OUTPUT_MAX:
+                return self._stopped(StepStatus.OUTPUT, f"more than {_OUTPUT_MAX >> 20} MB printed")
+            if self.process.sock.fileno() in ready and (report := self._read_report()):
+                return report
+            if self.process.pidfd in ready and self.process.sock.fileno() not in ready:
+                return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
+
+    def _look(self, now: float) -> str | None:
+        """The watchdog: seldom, and more seldom the longer a step takes."""
+        self.next_look = now + max(_FIRST_LOOK_S, (now - self.start) / 2)
+        count = kernel.tree_size(self.process.pid)
+        return (
+            f"{count} processes and threads, limit {self.limits.processes}" if count > self.limits.processes else None
+        )
+
+    def _read_output(self) -> bool:
+        """False when there will be no more."""
+        try:
+            data = os.read(self.output_fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        self.output.feed(data)
+        return bool(data)
+
+    def _read_report(self) -> Report | None:
+        try:
+            data = self.process.sock.recv(1 << 16)
+            frames = self.reader.feed(data)
+        except (OSError, wire.ProtocolError) as error:
+            return self._stopped(StepStatus.DIED, f"the step's process broke its connection ({error})")
+        if not data:
+            return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
+        return self._report(frames[0], StepStatus.OK, None) if frames else None
+
+    def _stopped(self, status: StepStatus, error: str) -> Report:
+        return self._report(None, status, error)
+
+    def _report(self, frame: dict[str, Any] | None, status: StepStatus, error: str | None) -> Report:
+        wall_s = time.monotonic() - self.start
+        before = -1
+        while before != self.output.total and self.output.total <= _OUTPUT_MAX:  # what is still in the pipe
+            before = self.output.total
+            self._read_output()
+        return Report(frame, status, error, self.output.text(), wall_s)
