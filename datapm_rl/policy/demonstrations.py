@@ -4,50 +4,44 @@ It knows each file's true headers and dirt (the task's meta) and errs in known w
 listing them, computes without a look at the values, cleans wrongly, slips in the operation, gives up on an error.
 SFT on its attempts gives a policy that speaks the form and can do every right thing, but often does not: that gap is
 what RL closes. Silent errors change the answer; grounding errors raise and can be mended in the next turn.
-
-Its programs are our own and trusted, so they run in this process on cached frames, 1 ms an attempt.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import io
 import itertools
 import random
-import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
 from datapm_rl.benchmarks.builtin.variants import HEADER_STYLES, header
+from datapm_rl.benchmarks.grading import grade
 from datapm_rl.dialects import Dialect
 from datapm_rl.errors import UserError
 from datapm_rl.policy import idioms
 from datapm_rl.policy.rendering import Message
-from datapm_rl.sandbox.result import ExecutionResult
+from datapm_rl.policy.trusted import TrustedSession
 from datapm_rl.trajectory import StepStatus, Task
 
 MAX_TURNS = 6
 MAX_ERRORS = 2  # errors after which the demonstrator gives up
-OBSERVATION_CHARS = 400
+OBSERVATION_CHARS = 200  # as in the quickstart recipe
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Probabilities of the demonstrator's errors. The default is the hard mixture: about a third comes out right.
+    """Probabilities of the demonstrator's errors. `Noise(careful=1)` is the expert: always right.
 
-    `Noise(0, 0, 0, 0, 0)` is the expert: always right.
+    `careful` is the share of attempts without errors. Without them the right turns are too rare to be learnt well,
+    and RL finds them spoilt by slips of copying whenever it tries them.
     """
 
-    skip_schema: float = 0.7  # guesses headers instead of listing the columns
-    skip_inspect: float = 0.8  # computes without a look at the values
-    wrong_clean: float = 0.65  # per dirty column: a statement that runs and leaves wrong data
+    careful: float = 0.3
+    skip_schema: float = 0.8  # guesses headers instead of listing the columns
+    skip_inspect: float = 0.9  # computes without a look at the values
+    wrong_clean: float = 0.8  # per dirty column: a statement that runs and leaves wrong data
     wrong_operation: float = 0.1  # computes something else
-    no_recover: float = 0.5  # on an error: guesses again, or gives up
+    no_recover: float = 0.7  # on an error: guesses again, or gives up
 
 
 @dataclass(frozen=True)
@@ -79,34 +73,6 @@ def answer_turn(task: Task, value: str) -> str:
     return f"<Analyze>{idioms.ANSWER}</Analyze><Answer>{answer}</Answer>"
 
 
-class TrustedSession:
-    """Runs the demonstrator's programs over one task's file in this process. Not for a policy's code."""
-
-    def __init__(self, task: Task):
-        self._load = idioms.LOAD.format(file=Path(task.files[0]).name)
-        self._path = Path(task.data_dir) / task.files[0]
-        self._names: dict[str, object] = {}
-
-    def run(self, code: str) -> ExecutionResult:
-        """What the sandbox would give for the same program (`wall_s` and `value` are not filled)."""
-        if code.startswith(self._load):  # the file is read once per process, not once per program
-            code = code[len(self._load) :]
-            self._names |= {"pd": pd, "np": np, "df": _read(self._path).copy()}
-        printed = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(printed):
-                exec(compile(code, "<demonstration>", "exec"), self._names)
-        except Exception as error:
-            text = "".join(traceback.format_exception_only(error))
-            return ExecutionResult(StepStatus.ERROR, printed.getvalue(), error=text)
-        return ExecutionResult(StepStatus.OK, printed.getvalue())
-
-
-@functools.lru_cache(maxsize=1024)
-def _read(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path)
-
-
 class _OutOfTurns(Exception):
     """The attempt needs more turns than an agent has."""
 
@@ -131,6 +97,7 @@ class _Attempt:
         self.dirt = dict(zip(self.columns, meta["dirt"], strict=True))
         self.headers = dict(self.true_headers)  # as the demonstrator believes them
         self.session = TrustedSession(self.task)
+        self.careful = self.rng.random() < self.noise.careful
         self.loaded = False
         self.failed = False  # the last program raised
 
@@ -143,7 +110,7 @@ class _Attempt:
             self._say(answer_turn(self.task, value))
         except _OutOfTurns:
             return None
-        return Demonstration(self.task, self.messages, _equal(value, self.task.gold[0][1]))
+        return Demonstration(self.task, self.messages, self._is_right(value))
 
     def _solve(self) -> str:
         """Turns up to the answer; the value to answer."""
@@ -175,6 +142,10 @@ class _Attempt:
                 look, self.loaded = True, False  # again from the file, with a look at the values
         return "0"
 
+    def _is_right(self, value: str) -> bool:
+        answer = idioms.ANSWER_TEXT.format(key=self.task.gold[0][0], answer=value)
+        return grade(self.task.grader, answer, self.task.gold).score == 1.0
+
     def _execute(self, thought: str, code: str) -> str:
         """One turn with code; the observation as the policy will see it."""
         if not self.loaded:
@@ -183,7 +154,7 @@ class _Attempt:
         self._say(f"<Analyze>{thought}</Analyze><Code>{code}</Code>")
         result = self.session.run(code)
         self.failed = result.status is not StepStatus.OK
-        observation = self.dialect.observation(result, OBSERVATION_CHARS)
+        observation = self.dialect.observation_body(result, OBSERVATION_CHARS)
         self.messages.append({"role": "user", "content": self.dialect.wrap_observation(observation)})
         return observation
 
@@ -193,7 +164,7 @@ class _Attempt:
         self.messages.append({"role": "assistant", "content": text})
 
     def _errs(self, kind: str) -> bool:
-        return self.rng.random() < getattr(self.noise, kind)
+        return self.rng.random() < getattr(self.noise, kind) and not self.careful
 
     def _guess_headers(self, styles: Sequence[str]) -> None:
         style = self.rng.choice(styles)
@@ -229,10 +200,3 @@ class _Attempt:
             value=meta["value"],
             operation=operation,
         )
-
-
-def _equal(value: str, gold: str) -> bool:
-    try:
-        return abs(float(value) - float(gold)) < 1e-6
-    except ValueError:
-        return value.strip().lower() == gold.lower()

@@ -82,6 +82,7 @@ OBSERVATION_PIECES = (
     "nan",
     "-999",
     "-999.0",
+    "The code printed nothing.",
     "[Error]:\n",
     "KeyError: '",
     "TypeError: Cannot perform reduction '",

@@ -97,7 +97,7 @@ def train_sft(
 ) -> float:
     """Train in place, on one thread; the mean action loss of the last 50 updates. Reports every few seconds."""
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay
+        model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay, fused=True
     )
     batches = _bucketed(examples, config.batch, rng)
     losses: list[float] = []
