@@ -76,7 +76,7 @@ class PrmConfig:
     """The process reward model and how its verdicts enter the reward."""
 
     verifier: str = "reference"
-    """`reference` (knows each task's reference program), `none` (outcome only), or a class as `package.module:Class`."""
+    """`reference` (knows each task's reference program), `none` (outcome only), or a class as `package.module:Class`"""
     beta: float = 0.5
     """Weight of the process reward, eq. 8: r = (1 - beta) * outcome + beta * mean(step scores)."""
     deadline_s: float = 120.0

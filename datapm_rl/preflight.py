@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
+from datapm_rl.verifier.registry import load_verifier
 
 MIN_FREE_GB = 2.0
 """Disk that a run of a small model needs for checkpoints and Ray's session; a real model needs more."""
@@ -20,6 +21,7 @@ MIN_FREE_GB = 2.0
 def check_config(config: DictConfig) -> None:
     """Impossible values and combinations of the configuration."""
     get_dialect(config.agent.dialect)
+    load_verifier(config.prm.verifier)
     prm, agent = config.prm, config.agent
     if not 0.0 <= prm.beta <= 1.0:
         raise UserError(f"prm.beta={prm.beta} is outside [0, 1]: it weighs process against outcome reward (eq. 8)")

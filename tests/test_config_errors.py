@@ -63,6 +63,8 @@ def test_every_recipe_composes(name):
     [
         ("prm.beta", 1.5, "outside [0, 1]"),
         ("prm.verifier", "none", "prm.beta=0"),
+        ("prm.verifier", "refrence", "reference, none, or"),
+        ("prm.verifier", "no.such:Thing", "PYTHONPATH"),
         ("agent.dialect", "deepanalise", "deepanalyze"),
         ("agent.max_turns", 0, "at least 1"),
         ("actor_rollout_ref.rollout.n", 1, "at least 2"),

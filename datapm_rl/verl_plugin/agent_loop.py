@@ -92,7 +92,7 @@ class DataAgentLoop(AgentLoopBase):
 
     async def _open_session(self, task: Task, seed: int) -> RemoteSession:
         actor = ray.get_actor(local_sandbox_name())
-        return await RemoteSession.open(actor, task.data_dir, task.files, seed, deadline_s=60.0)
+        return await RemoteSession.open(actor, task.data_dir, list(task.files), seed, self.config.prm.deadline_s)
 
     def _generator(self, sampling_params: dict[str, Any], stop: tuple[str, ...], seed: int, request: str) -> Any:
         """`Generate` over verl's LLM client. Each turn has its own sampling seed, the same after a resume."""

@@ -44,7 +44,7 @@ class CpuServer:
             log_probs=result.logprobs if sampling_params.get("logprobs") else None,
             stop_reason="aborted" if result.stop_reason == "aborted" else "completed",
             num_preempted=0,
-            extra_fields={"global_steps": result.weight_version},
+            extra_fields={"global_steps": result.last_weight_version},
         )
 
     async def load_weights(self, bucket: Weights, last: bool, version: int | None) -> None:

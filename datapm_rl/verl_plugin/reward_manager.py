@@ -7,7 +7,6 @@ finished trajectory, which grades the answer (the only place that sees the gold)
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,12 +18,12 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from datapm_rl.benchmarks import grade
-from datapm_rl.errors import UserError, cause_of
+from datapm_rl.errors import cause_of
 from datapm_rl.reward.combine import step_rewards, trajectory_reward
 from datapm_rl.sandbox.client import RemoteSession
 from datapm_rl.trajectory import Outcome, step_from_json, task_from_json, to_json, verdict_from_json
-from datapm_rl.verifier.base import CodeRunner, VerificationRequest, Verifier, verify_or_missing
-from datapm_rl.verifier.reference import ReferenceVerifier
+from datapm_rl.verifier.base import CodeRunner, VerificationRequest, verify_or_missing
+from datapm_rl.verifier.registry import load_verifier
 from datapm_rl.verl_plugin.output import missing_info, reward_info
 
 
@@ -55,7 +54,7 @@ class ProcessRewardManager(RewardManagerBase):
         @asynccontextmanager
         async def fresh() -> AsyncIterator[CodeRunner]:
             actor = ray.get_actor(request["sandbox"])
-            session = await RemoteSession.open(actor, task.data_dir, task.files, 0, self.prm.deadline_s)
+            session = await RemoteSession.open(actor, task.data_dir, list(task.files), 0, self.prm.deadline_s)
             try:
                 yield session
             finally:
@@ -100,19 +99,3 @@ def grade_answer(grader: str, answer: str | None, gold: str) -> Outcome:
         return Outcome(grade(grader, answer or "", pairs).score, grader)
     except Exception as error:  # the boundary: a broken grader is missing data
         return Outcome(None, grader, cause=f"grader_{cause_of(error)}")
-
-
-def load_verifier(name: str) -> Verifier | None:
-    """The verifier that `prm.verifier` names: `reference`, `none`, or a class as `package.module:Class`."""
-    if name == "none":
-        return None
-    if name == "reference":
-        return ReferenceVerifier()
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(
-            f"prm.verifier={name} is neither reference, none nor an importable package.module:Class without "
-            f"arguments ({error})"
-        ) from error

@@ -11,7 +11,6 @@ import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import ray
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +19,7 @@ from verl.utils.device import get_device_name
 
 from datapm_rl.errors import UserError
 from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
-from datapm_rl.verl_plugin.sandbox_actor import sandbox_name
+from datapm_rl.verl_plugin.sandbox_actor import start_sandboxes
 
 POLL_S = 0.3
 """Seconds between two looks of the driver at the run."""
@@ -38,28 +37,6 @@ class Runner(_VerlTaskRunner):
 
         self.sandboxes = start_sandboxes(config)  # kept: an actor lives as long as its creating handle
         super().run(config)
-
-
-def start_sandboxes(config: DictConfig) -> list[Any]:
-    """One sandbox actor on each node that can run agent loops."""
-    from datapm_rl.sandbox import Limits
-    from datapm_rl.sandbox.actor import create_sandbox_actor
-
-    limits = Limits(
-        wall_s=config.sandbox.wall_s, memory_mb=config.sandbox.memory_mb, output_kb=config.sandbox.output_kb
-    )
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-    return [
-        create_sandbox_actor(
-            name=sandbox_name(node),
-            node_id=node,
-            limits=limits,
-            preload=tuple(config.sandbox.preload),
-            cores=config.sandbox.cores,
-            keep="all" if config.prm.verifier != "none" else "last",
-        )
-        for node in nodes
-    ]
 
 
 def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> None:

@@ -1,18 +1,38 @@
-"""Which sandbox actor serves a session: the one of the node on which the trajectory's agent loop runs."""
+"""The sandbox actors of a run: one on each node that can run agent loops, found by the node's id."""
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import ray
+from omegaconf import DictConfig
+
+from datapm_rl.sandbox import Limits
+from datapm_rl.sandbox.actor import get_or_create_sandbox_actor
+
+PREFIX = "datapm_sandbox"
 
 
-def sandbox_name(node_id: str) -> str:
-    """Ray name of a node's sandbox actor, started by the runner."""
-    return f"datapm_rl_sandbox_{node_id[:12]}"
+def start_sandboxes(config: DictConfig) -> list[Any]:
+    """Start them. Keep the handles: an actor lives as long as its creator's handle does."""
+    settings = config.sandbox
+    limits = Limits(wall_s=settings.wall_s, memory_mb=settings.memory_mb, output_kb=settings.output_kb)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    return [
+        get_or_create_sandbox_actor(
+            limits,
+            cores=settings.cores,
+            preload=tuple(settings.preload),
+            keep="all" if config.prm.verifier != "none" else "last",  # verifiers branch from earlier steps
+            node_id=node,
+            name=PREFIX,
+        )
+        for node in nodes
+    ]
 
 
 @functools.cache
 def local_sandbox_name() -> str:
-    """Name of this node's sandbox actor."""
-    return sandbox_name(ray.get_runtime_context().get_node_id())
+    """Ray name of this node's sandbox actor."""
+    return f"{PREFIX}_{ray.get_runtime_context().get_node_id()}"

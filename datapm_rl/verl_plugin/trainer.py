@@ -3,8 +3,8 @@
 `prm_sync` is verl's synchronous v1 trainer. What this class adds hangs on verl's own per-step methods:
 
 * `_balance_batch` (first thing after sampling): too many trajectories without a reward stop the run;
-* `_compute_metrics` (last thing, before verl clears the batch): the project's metrics, one line per trajectory, and then
-  the checkpoint. verl would save before validation and metrics; a run killed in between would resume without them;
+* `_compute_metrics` (last thing, before verl clears the batch): the project's metrics, one line per trajectory, and
+  then the checkpoint. verl would save before validation and metrics; a run killed in between would lose them;
 * `_validate`: accuracy per split over the scored tasks;
 * `on_step_begin`: a requested stop (Ctrl-C in the driver) saves a checkpoint and ends the run.
 """
@@ -64,6 +64,13 @@ class WatchedTrainer:
         if resumed:  # its validation row is there, from before the checkpoint
             self.config.trainer.val_before_train = False
         self.tracker = Tracker(self.run_dir, OmegaConf.to_container(self.config, resolve=True), resume=resumed)
+
+    def fit(self, agent_loop_manager: Any) -> None:
+        try:
+            super().fit(agent_loop_manager)
+        finally:
+            assert self.tracker is not None
+            self.tracker.close()
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
