@@ -51,7 +51,7 @@ def check_machine(config: DictConfig, run_parent: Path) -> None:
     """Cores, disk and ports of this machine."""
     cores = os.cpu_count() or 1
     if cores < 2:
-        raise UserError(f"this machine has {cores} core: a run needs at least 2 (rollout and sandbox work side by side)")
+        raise UserError(f"this machine has {cores} core: a run needs at least 2, for rollout and sandbox side by side")
     existing = run_parent
     while not existing.exists():
         existing = existing.parent

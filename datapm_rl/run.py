@@ -72,7 +72,8 @@ def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int
     progress.phase("exporting the final model")
     export_checkpoint(latest_checkpoint(run_dir.checkpoints), run_dir.path / "model")
     draw_curves(run_dir)
-    run_dir.write_json("summary.json", {"steps": resolved.trainer.total_training_steps, "seconds": time.time() - started})
+    facts = {"steps": resolved.trainer.total_training_steps, "seconds": round(time.time() - started, 1)}
+    run_dir.write_json("summary.json", facts)
     print(summarise(run_dir))
     return 0
 

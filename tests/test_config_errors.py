@@ -1,4 +1,4 @@
-"""Bad settings are one sentence that names the key and the nearest valid one, within seconds, before anything starts."""
+"""Bad settings are one sentence that names the key and the nearest valid one, before anything starts."""
 
 from __future__ import annotations
 

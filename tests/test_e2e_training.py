@@ -85,8 +85,10 @@ def test_smoke_run_leaves_everything_it_promises(whole_run):
     attempts = rows(run / "trajectories.jsonl")
     assert len(attempts) == STEPS * 16
     assert all(len(row["verdicts"]) == len(row["steps"]) for row in attempts)
-    for name in ("config.yaml", "versions.json", "fingerprints.json", "summary.json", "curves.png", "tensorboard", "wandb"):
-        assert (run / name).exists(), name
+    for name in ("config.yaml", "versions.json", "fingerprints.json", "summary.json", "curves.png"):
+        assert (run / name).is_file(), name
+    assert any((run / "tensorboard").iterdir())
+    assert any((run / "wandb").iterdir())
     for text in ("held-out", "95 % interval", "reference: knows the reference program", str(run)):
         assert text in out
 
@@ -95,7 +97,7 @@ def test_process_reward_is_what_the_paper_says(whole_run):
     """Eq. 10, then eq. 8, recomputed from the records."""
     for row in rows(whole_run[0] / "trajectories.jsonl"):
         reward = row["reward"]
-        scores = [verdict["score"] for verdict in row["verdicts"]][:-1] + [reward["acc"]]
+        scores = [*(verdict["score"] for verdict in row["verdicts"][:-1]), reward["acc"]]
         present = [score for score in scores if score is not None]
         assert reward["total"] == pytest.approx(0.5 * reward["acc"] + 0.5 * sum(present) / len(present))
 

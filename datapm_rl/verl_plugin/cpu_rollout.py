@@ -82,7 +82,8 @@ class CpuReplica(RolloutReplica):
 
     async def init_colocated(self, resource_pool: Any) -> None:
         """A reward model or a teacher: its weights do not change, so it needs no weight adapter."""
-        self.rollout_mode, self.resource_pool, self.workers = RolloutMode.COLOCATED, resource_pool, []
+        self.rollout_mode, self.resource_pool = RolloutMode.COLOCATED, resource_pool
+        self.workers: list[Any] = []
         await self.launch_servers()
 
     async def launch_servers(self) -> None:

@@ -1,7 +1,7 @@
 """The row a trajectory becomes in verl: its reward as a column of step rewards, and a mask of zeros if it is missing.
 
 verl's own row has one reward at the last token. Here the column `rm_scores` [response_length] holds the terms of
-eq. 8 where they belong: beta * r_t / T at the last token of step t, (1 - beta) * r_outcome at the last token of all. Its
+eq. 8 where they belong: beta * r_t / T at the last token of step t, (1 - beta) * r_outcome at the last of all. Its
 sum is r_total, so trajectory credit reads the sum, step credit reads the places, and verl's own metrics stay right.
 
 A trajectory without a reward has response_mask 0 everywhere: it pays no loss, and the estimator (`advantage.py`) takes

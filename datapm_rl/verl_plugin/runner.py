@@ -45,7 +45,7 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
     `log_dir` gets a link to Ray's session, where all processes write their logs.
     """
     if config.trainer.device == "cpu" and get_device_name() != "cpu":
-        raise UserError("verl did not load the CPU platform: install the project (pip install -e .) in this environment")
+        raise UserError("verl did not load the CPU platform: pip install -e . the project in this environment")
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
     ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
