@@ -1,4 +1,4 @@
-"""The small policy's parts: a lossless tokenizer, a demonstrator with known errors, rendering as the agent loop does."""
+"""The small policy's parts: a lossless tokenizer, a demonstrator with known errors, rendering like the agent loop."""
 
 import random
 
