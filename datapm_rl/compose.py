@@ -14,7 +14,7 @@ from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -79,6 +79,8 @@ def _missing_group(error: MissingConfigException) -> UserError:
 
 def _explain(error: Exception, overrides: list[str]) -> UserError:
     """Name the override at fault: an unknown key with its nearest valid one, or a value of the wrong type."""
+    if isinstance(error, OverrideParseException):
+        return UserError(f"cannot read {error.override!r}: write key=value ({_first_line(error)})")
     base = hydra.compose("train", overrides=[_verl_search_path()])
     known = set(_keys(base)) | {key.rsplit(".", 1)[0] for key in _keys(base) if "." in key}
     for text in overrides:
