@@ -25,8 +25,6 @@ from datapm_rl.trajectory import Step, StepStatus
 from datapm_rl.verifier.reference_looks import printed_by
 from datapm_rl.verifier.reference_probe import Facts, State
 
-_TAGS = re.compile(r"^\s*<\w+>\n?|\n?</\w+>\s*$")
-
 
 @dataclass(frozen=True)
 class Judgement:
@@ -106,7 +104,7 @@ def changed_columns(facts: Facts, before: State, after: State) -> tuple[list[str
 
 def shows_answer(observation: str, answer: str) -> bool:
     """Whether the last line of an observation shows the answer, alone or after a label, rounded or not."""
-    lines = [line.strip() for line in _TAGS.sub("", observation).splitlines() if line.strip()]
+    lines = [line.strip() for line in observation.splitlines() if line.strip()]
     wanted = values(answer)
     if wanted:
         text = " ".join(lines)
