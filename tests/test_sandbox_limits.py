@@ -82,6 +82,13 @@ def test_background_processes_end_with_the_step_daemons_too(session):
     assert processes_in(session.workspace) <= 2  # the root and the newest snapshot
 
 
+def test_a_step_that_ends_at_once_is_died_though_its_child_keeps_the_socket_open(session):
+    code = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(60)\nos._exit(3)"
+    for _ in range(20):  # sometimes it has ended before its pid is known
+        assert session.run(code).status is StepStatus.DIED
+    assert processes_in(session.workspace) <= 1
+
+
 def test_a_process_that_left_the_group_is_gone_after_a_time_limit(session):
     session.run("import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(60)\nwhile True: pass")
     assert processes_in(session.workspace) <= 1

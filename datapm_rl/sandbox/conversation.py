@@ -63,14 +63,16 @@ class _Conversation:
             if now >= self.next_look and (over := self._look(now)):
                 return self._stopped(StepStatus.LIMIT, over)
             until = min(self.start + self.limits.wall_s, self.next_look)
-            ready = [fd for fd, _event in self.poller.poll(max(0.0, until - now) * 1000 + 1)]
+            dead = self.process.pidfd < 0  # ended before we looked: what it reported is in the socket, or nothing is
+            ready = [fd for fd, _event in self.poller.poll(0 if dead else max(0.0, until - now) * 1000 + 1)]
             if self.output_fd in ready and not self._read_output():
                 self.poller.unregister(self.output_fd)
             if self.output.total > _OUTPUT_MAX:
                 return self._stopped(StepStatus.OUTPUT, f"more than {_OUTPUT_MAX >> 20} MB printed")
             if self.process.sock.fileno() in ready and (report := self._read_report()):
                 return report
-            if self.process.pidfd in ready and self.process.sock.fileno() not in ready:
+            dead = dead or self.process.pidfd in ready
+            if dead and self.process.sock.fileno() not in ready:
                 return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
 
     def _look(self, now: float) -> str | None:

@@ -162,8 +162,8 @@ class Session:
 
     def _newest_living(self) -> Process:
         """Where a stopped step rolls back to: the state before it, unless the step killed that process too."""
-        living = (process for process in reversed(self._states) if process and process.alive())
-        return next(living, self._root)
+        states = [process for process in self._states if process]
+        return next((process for process in reversed(states) if process.alive()), states[0])
 
     def _drop(self) -> None:
         """Retention "last": the start and the newest stay."""
