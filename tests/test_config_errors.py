@@ -26,7 +26,7 @@ def quickstart():
     [
         (["+recipe=quickstat"], "nearest is quickstart"),
         (["+recipe=quickstart", "run.nam=x"], "nearest is run.name"),
-        (["+recipe=quickstart", "prm.bета=0"], "unknown key"),
+        (["+recipe=quickstart", "prm.bета=0"], "write key=value"),
         (
             ["+recipe=quickstart", "actor_rollout_ref.actor.optim.lrr=1"],
             "nearest is actor_rollout_ref.actor.optim.lr",

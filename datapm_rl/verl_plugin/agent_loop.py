@@ -61,9 +61,9 @@ class DataAgentLoop(AgentLoopBase):
         agent, prm = self.config.agent, self.config.prm
         dialect = get_dialect(agent.dialect)
         session = await self._open_session(task, seed)
+        stream = None
         try:
             rewards = RewardClient(self.config.reward.num_workers, key=f"{group}/{seed}", deadline_s=prm.deadline_s)
-            stream = None
             if prm.verifier != "none" and task.split == "train":
 
                 async def verify(history: list[Step], verdicts: list[Verdict], step: Step) -> Verdict:
@@ -88,6 +88,8 @@ class DataAgentLoop(AgentLoopBase):
                 rollout.trajectory.verdicts = await stream.finish(prm.deadline_s)
             return rollout
         finally:
+            if stream:
+                stream.cancel()
             await session.close()
 
     async def _open_session(self, task: Task, seed: int) -> RemoteSession:

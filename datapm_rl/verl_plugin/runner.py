@@ -51,8 +51,7 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
     ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env(config)))
     runtime_env.setdefault("env_vars", {}).update({"TRANSFER_QUEUE_ENABLE": "1", **worker_environment()})
-    logging.getLogger("ray").setLevel(logging.ERROR)  # its start-up notes are in the logs
-    ray.init(**{**ray_init, "runtime_env": runtime_env})
+    ray.init(**{"logging_level": logging.ERROR, **ray_init, "runtime_env": runtime_env})
     try:
         _link(log_dir / "ray", Path(ray._private.worker._global_node.get_session_dir_path()))
         runner = Runner.remote()
