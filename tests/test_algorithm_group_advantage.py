@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapm_rl.algorithm import broadcast_to_tokens, group_normalised_advantage
 
 pytestmark = pytest.mark.unit
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 torch.set_num_threads(1)
 
 members = st.lists(st.tuples(st.floats(0, 1, width=32), st.integers(0, 3), st.booleans()), min_size=1, max_size=24)

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapm_rl.algorithm import broadcast_to_tokens, group_normalised_advantage, step_credit_advantage
@@ -15,6 +15,8 @@ from datapm_rl.reward import step_rewards, trajectory_reward
 from datapm_rl.trajectory import Outcome, Verdict
 
 pytestmark = pytest.mark.unit
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 torch.set_num_threads(1)
 
 trajectories = st.tuples(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapm_rl.dialects import DIALECTS, Turn, get_dialect
@@ -12,8 +12,10 @@ from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import StepStatus, Task
 
 pytestmark = pytest.mark.unit
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 
-dialects = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=str)
+dialects = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
 any_dialect = st.sampled_from(list(DIALECTS.values()))
 plain = st.text(st.characters(exclude_characters="<>`", exclude_categories=("Cs",)))
 TASK = Task("t", "How many?", "@n[value]", "/data", ("deep/a.csv", "b.csv"), (("n", "1"),))
@@ -126,6 +128,18 @@ def test_chat_tokens_in_an_output_are_text(dialect, token):
     assert token not in dialect.observation(ok(token))
 
 
+@dialects
+def test_tag_in_another_case_or_with_spaces_is_escaped_too(dialect):
+    for tag in (f"<{dialect.code_tag.upper()}>", f"</ {dialect.observation_tag.title()} >"):
+        assert tag not in dialect.observation(ok(tag))
+
+
+@dialects
+def test_lone_surrogates_are_written_out(dialect):
+    assert "x\\ud83cx" in dialect.observation(ok("x\ud83cx"))
+    dialect.observation(ExecutionResult(StepStatus.ERROR, error="ValueError: \udcff")).encode()
+
+
 def test_ordinary_angle_brackets_stay():
     text = "<class 'pandas.DataFrame'> <NA> a < b > c"
     assert get_dialect("deepanalyze").observation_body(ok(text)) == text
@@ -149,7 +163,9 @@ def test_error_is_one_line_after_what_was_printed():
 
 
 def test_message_over_several_lines_is_known_by_its_exception():
-    error = "Traceback (most recent call last):\nKeyError: \"None of [Index(['a'],\n      dtype='str')] are in [columns]\""
+    error = (
+        "Traceback (most recent call last):\nKeyError: \"None of [Index(['a'],\n      dtype='str')] are in [columns]\""
+    )
     result = ExecutionResult(StepStatus.ERROR, error=error)
     assert get_dialect("deepanalyze").observation_body(result).splitlines()[-1].startswith("KeyError: ")
 

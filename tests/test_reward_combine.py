@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapm_rl.errors import UserError
@@ -13,6 +13,8 @@ from datapm_rl.reward import override_final_step, step_rewards, total_reward, tr
 from datapm_rl.trajectory import Outcome, Verdict
 
 pytestmark = pytest.mark.unit
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+settings.load_profile("unhurried")
 
 scores = st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), max_size=12)
 outcomes = st.floats(0, 1)

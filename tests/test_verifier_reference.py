@@ -122,6 +122,7 @@ class Episode:
         @contextlib.asynccontextmanager
         async def fresh():
             self.opened += 1
+            await asyncio.sleep(0)  # let others in, as a real session does
             session = self.open_session(self.task)
             yield session
             await session.close()
@@ -195,6 +196,16 @@ async def test_irrelevant_and_repeated_looks(episode):
     assert await episode.code("print(df['Kind'].unique().tolist())") == 0.0
     assert await episode.code("df['Kind'] = df['Kind'].str.strip().str.lower()") == 1.0
     assert await episode.code("print(df['Kind'].unique().tolist())") == 1.0  # it shows something new now
+
+
+async def test_the_same_look_in_other_words_is_a_repetition(episode):
+    assert await episode.code(LOAD + "print(list(df.columns))") == 1.0
+    assert await episode.code("x = 1\nprint(df.columns.tolist())") == 0.0
+
+
+async def test_looks_at_two_columns_that_show_the_same_are_two_looks(episode):
+    assert await episode.code(LOAD + "df['Kind'].isna().any()") == 1.0
+    assert await episode.code("df['Price'].isna().any()") == 1.0
 
 
 async def test_same_computation_counts_once_it_is_right_and_not_again(episode):

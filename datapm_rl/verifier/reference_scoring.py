@@ -6,7 +6,7 @@
 | answer | 1 if it is the reference answer, else 0 |
 | code failed | 0.5 if the step before did not fail and the code is new (the agent can mend it), else 0 |
 | a needed column became neither raw nor clean | 0, whatever else the step did: a silent error |
-| showed what the same code showed before | 0 |
+| showed what the same code, or a look at the same columns, showed before | 0 |
 | printed the reference answer | 1 |
 | looked at data | 1; 0.5 if at no needed column |
 | printed another value | 0: a silent error |
@@ -66,7 +66,12 @@ def judge_run(
     if corrupted:
         return Judgement(0.0, f"The code left column {corrupted[0]!r} with wrong values, without any error.")
     printed = printed_by(step.code or "", frozenset(after), counts_missing)
-    if printed.anything and any(_code(old) == _code(step) and old.observation == step.observation for old in history):
+    same = [old for old in history if printed.anything and old.code and old.observation == step.observation]
+    if any(
+        _code(old) == _code(step)
+        or (printed.looking and printed_by(old.code or "", frozenset(after), counts_missing) == printed)
+        for old in same
+    ):
         return Judgement(0.0, "The code shows what an earlier step has shown already.")
     if printed.anything and shows_answer(step.observation or "", facts.answer):
         return Judgement(1.0, "The code computed the value that the reference program gets.")
