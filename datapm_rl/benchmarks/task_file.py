@@ -5,8 +5,8 @@
 
 `files` are paths below the task file's folder (or below `files_dir`, when that is given): a flat folder of CSVs beside
 the task file needs bare names, CSVs in a sub-folder are `sub/name.csv`. `gold` is [[name, value], ...] or
-{name: value}. The keys from `grader` on have the defaults shown. Whatever is wrong with a row is one sentence that begins with
-`file:line`.
+{name: value}. The keys from `grader` on have the defaults shown. Whatever is wrong with a row is one sentence that
+begins with `file:line`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REQUIRED: dict[str, _Types] = {
     "gold": (list, dict),
 }
 _OPTIONAL: dict[str, _Types] = {"grader": (str,), "split": (str,), "reference": (str,), "meta": (dict,)}
-_TYPE_NAMES = {str: "a string", list: "a list", dict: "an object"}
+_TYPE_NAMES: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
 _HEADER_BYTES = 1 << 20
 
 
@@ -104,9 +104,8 @@ def _row(line: str, where: str) -> dict[str, Any]:
             near = difflib.get_close_matches(key, kinds, n=1, cutoff=0.0)[0]
             raise UserError(f"{where} has the unknown key {key!r}: the nearest is {near!r}; put extra data into 'meta'")
         if not isinstance(value, kinds[key]):
-            raise UserError(
-                f"{where}: {key!r} must be {' or '.join(_TYPE_NAMES[kind] for kind in kinds[key])}, it is {json.dumps(value)[:60]}"
-            )
+            wanted = " or ".join(_TYPE_NAMES[kind] for kind in kinds[key])
+            raise UserError(f"{where}: {key!r} must be {wanted}, it is {json.dumps(value)[:60]}")
     return row
 
 
