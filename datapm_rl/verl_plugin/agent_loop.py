@@ -63,7 +63,7 @@ class DataAgentLoop(AgentLoopBase):
         session = await self._open_session(task, seed)
         stream = None
         try:
-            rewards = RewardClient(self.config.reward.num_workers, key=f"{group}/{seed}", deadline_s=prm.deadline_s)
+            rewards = RewardClient(self.config.reward.num_workers, key=task.id, deadline_s=prm.deadline_s)
             if prm.verifier != "none" and task.split == "train":
 
                 async def verify(history: list[Step], verdicts: list[Verdict], step: Step) -> Verdict:
