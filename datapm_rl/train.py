@@ -16,6 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # nobody reads them without a dashboard
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: any other program would starve the run
 
 from datapm_rl.compose import CONFIG_DIR, compose_config

@@ -38,7 +38,7 @@ class Broken:
             await asyncio.sleep(60)
         raise self._failure
 
-    open = branch = close = run
+    open = branch = close = probe = run
 
 
 @pytest.fixture
@@ -54,6 +54,10 @@ async def test_a_session_behind_the_client_runs_branches_and_closes(actor, tmp_p
     async with session.branch() as twin:
         assert (await twin.run("x += 1; x")).value == "2"
         assert (await actor.health())["sessions"] == 2
+    assert (await session.probe("x += 5; x")).value == "6"
+    assert (await session.probe("x", step=0)).status is StepStatus.ERROR
+    assert (await session.run("x")).value == "1", "a probe leaves nothing"
+    assert (await actor.health())["sessions"] == 1
     await session.close()
     await session.close()
     assert (await actor.health())["sessions"] == 0

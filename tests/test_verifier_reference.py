@@ -116,6 +116,10 @@ class Episode:
     async def answer(self, text: str) -> float | None:
         return await self.judge(Step(0, text, answer=text, status=StepStatus.ANSWER))
 
+    async def _probe(self, code: str) -> ExecutionResult:
+        async with self.session.branch() as twin:
+            return await twin.run(code)
+
     async def judge(self, step: Step) -> float | None:
         step.index = len(self.steps) + 1
 
@@ -128,7 +132,7 @@ class Episode:
             await session.close()
 
         request = VerificationRequest(
-            self.task, list(self.steps), list(self.verdicts), step, self.session.branch, fresh
+            self.task, list(self.steps), list(self.verdicts), step, self.session.branch, self._probe, fresh
         )
         verdict = await verify_or_missing(self.verifier, request, deadline_s=30)
         self.steps.append(step)
@@ -286,7 +290,7 @@ async def test_failing_session_is_a_missing_verdict(task):
 
     step = Step(1, "1", answer="1", status=StepStatus.ANSWER)
     verdict = await verify_or_missing(
-        ReferenceVerifier(), VerificationRequest(task, [], [], step, broken, broken), deadline_s=5
+        ReferenceVerifier(), VerificationRequest(task, [], [], step, broken, broken, broken), deadline_s=5
     )
     assert verdict.cause == "sandbox_lost"
 

@@ -4,6 +4,7 @@ idioms         what the demonstrator can say: thoughts, code templates, and the 
 demonstrations a demonstrator that errs in known ways, so that RL has something to mend
 tokenizer      a closed vocabulary in which every idiom, column and value is one token
 rendering      conversations -> token ids and mask, in the form that the agent loop produces
+drills         exercises in copying
 model, sft     the network and its cold start
 cache          `build_policy`: all of it as a Hugging Face folder, cached by content
 """

@@ -1,9 +1,8 @@
 """The cold start: supervised training on demonstrations.
 
 Loss = mean over the assistant's tokens + `context_weight` * mean over all others; the small second part teaches the
-embedding of names and observations, without which copying is learnt much later. Beside the demonstrations stands a
-*copy drill*: a demonstration's last code turn with a random number as its observation, trained on the answer turn
-alone, so that the policy copies what it sees instead of remembering answers.
+embedding of names and observations, without which copying is learnt much later. Copy drills (`drills`) stand beside
+the demonstrations.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import torch.nn.functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
 from datapm_rl.dialects import Dialect
-from datapm_rl.policy.demonstrations import Demonstration, Noise, answer_turn
+from datapm_rl.policy.demonstrations import Demonstration, Noise
+from datapm_rl.policy.drills import make_drills
 from datapm_rl.policy.model import ModelConfig
 from datapm_rl.policy.rendering import render
 
@@ -30,7 +30,7 @@ class SftConfig:
     """The cold start's sizes. Accuracy follows the number of updates, not of tokens."""
 
     demonstrations: int = 4000
-    drill_share: float = 0.4  # copy drills per demonstration
+    drill_share: float = 0.4  # of the demonstrations that copy drills are made of
     updates: int = 900
     batch: int = 16  # conversations per update
     learning_rate: float = 4e-3  # at its highest; cosine to 5 %
@@ -57,35 +57,17 @@ def make_examples(
     rng: random.Random,
 ) -> list[Example]:
     """Demonstrations and copy drills as examples. The template's closing follows the last turn, as context."""
-    drills = [
-        drill
-        for demonstration in demonstrations[: int(drill_share * len(demonstrations))]
-        if (drill := _copy_drill(demonstration, dialect, rng)) is not None
-    ]
-    rendered = render(tokenizer, [demonstration.messages for demonstration in demonstrations] + drills)
-    examples = []
-    for index, conversation in enumerate(rendered):
-        first = 1 if index < len(demonstrations) else conversation.turn[-1]  # a drill trains its last turn alone
-        acted = [int(turn >= first) for turn in conversation.turn]
-        examples.append(Example([*conversation.ids, tokenizer.eos_token_id], [*acted, 0]))
-    return examples
-
-
-def _copy_drill(demonstration: Demonstration, dialect: Dialect, rng: random.Random) -> list[dict[str, str]] | None:
-    """[system, user, last code turn, random number, answer]; None for a question whose answer is a name."""
-    task, messages = demonstration.task, demonstration.messages
-    if task.meta["family"] == "best_group":
-        return None
-    number = rng.choice(
-        [
-            str(rng.randint(0, 80)),
-            f"{rng.uniform(0, 100):.1f}",
-            f"{rng.uniform(0, 9000):.1f}",
-            f"{rng.uniform(0, 10):.1f}",
-        ]
-    )
-    seen = {"role": "user", "content": dialect.wrap_observation(number)}
-    return [*messages[:2], messages[-3], seen, {"role": "assistant", "content": answer_turn(task, number)}]
+    drills = make_drills(demonstrations[: int(drill_share * len(demonstrations))], dialect, rng)
+    shown = render(tokenizer, [demonstration.messages for demonstration in demonstrations])
+    drilled = render(tokenizer, [drill.messages for drill in drills])
+    acted = [[int(turn > 0) for turn in conversation.turn] for conversation in shown]
+    for drill, conversation in zip(drills, drilled, strict=True):
+        word = None if drill.word is None else tokenizer.convert_tokens_to_ids(drill.word)
+        last = conversation.turn[-1]
+        pairs = zip(conversation.ids, conversation.turn, strict=True)
+        acted.append([int(turn == last and word in (None, token)) for token, turn in pairs])
+    eos = tokenizer.eos_token_id
+    return [Example([*c.ids, eos], [*mask, 0]) for c, mask in zip(shown + drilled, acted, strict=True)]
 
 
 def train_sft(

@@ -83,6 +83,15 @@ class SandboxActor:
         with self._use(lease):
             return self._add(await self._in_thread(lease.session.branch, step))
 
+    async def probe(self, session_id: str, step: int | None, code: str) -> ExecutionResult:
+        """Run code once on a throwaway branch: `branch`, `run` and `close` in one call."""
+        lease = self._leases.get(session_id)
+        if lease is None:
+            return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
+        with self._use(lease):
+            async with self._turns:
+                return self._count(await self._in_thread(_probe, lease.session, step, code))
+
     async def close(self, session_id: str) -> None:
         """Close a session; an unknown id is none."""
         lease = self._leases.pop(session_id, None)
@@ -131,6 +140,14 @@ class SandboxActor:
                 if not lease.running and lease.touched < expired:
                     self._counts["swept"] += 1
                     await self.close(session_id)
+
+
+def _probe(session: Session, step: int | None, code: str) -> ExecutionResult:
+    try:
+        with session.branch(step) as twin:
+            return twin.run(code)
+    except InfraError as error:
+        return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)
 
 
 def get_or_create_sandbox_actor(

@@ -8,7 +8,7 @@ step t, and returns a `Verdict`. An exception of any kind is turned into a missi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,6 +33,7 @@ class VerificationRequest:
     verdicts: list[Verdict]
     step: Step
     branch: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # the agent's state after this step, private copy
+    probe: Callable[[str], Awaitable[ExecutionResult]]  # code run once on such a branch: cheaper when once is enough
     fresh: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # a new session over the task's pristine files
 
 

@@ -111,8 +111,7 @@ def state_before(verdicts: Sequence[Verdict]) -> State:
 
 
 async def _probe(request: VerificationRequest, facts: Facts) -> State | None:
-    async with request.branch() as session:
-        return read_state(await session.run(state_code(facts)))
+    return read_state(await request.probe(state_code(facts)))
 
 
 def _judge_code(

@@ -10,10 +10,8 @@ import asyncio
 import hashlib
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import RayActorError
-from verl import DataProto
 
 from datapm_rl.errors import InfraError
 from datapm_rl.trajectory import Step, Task, Trajectory, Verdict, to_json, verdict_from_json
@@ -47,12 +45,11 @@ class RewardClient:
         return await self._call({"kind": "reward", "trajectory": to_json(trajectory), "gold": gold})
 
     async def _call(self, payload: dict[str, Any]) -> dict[str, Any]:
-        message = DataProto(non_tensor_batch={"request": np.array([payload], dtype=object)})
         for attempt in range(self.num_workers):
             name = f"reward_loop_worker_{(self.first + attempt) % self.num_workers}"
             try:
                 worker = ray.get_actor(name)
-                return await asyncio.wait_for(_await(worker.compute_score.remote(message)), self.deadline_s)
+                return await asyncio.wait_for(_await(worker.compute_score.remote(payload)), self.deadline_s)
             except (RayActorError, ValueError):  # ValueError: no actor of that name is left
                 continue
         raise InfraError("reward_worker_lost", f"none of the {self.num_workers} RewardLoop workers answers")

@@ -14,13 +14,13 @@ from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from datapm_rl.benchmarks import grade
 from datapm_rl.errors import cause_of
 from datapm_rl.reward.combine import step_rewards, trajectory_reward
 from datapm_rl.sandbox.client import RemoteSession
+from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Outcome, step_from_json, task_from_json, to_json, verdict_from_json
 from datapm_rl.verifier.base import CodeRunner, VerificationRequest, verify_or_missing
 from datapm_rl.verifier.registry import load_verifier
@@ -35,9 +35,12 @@ class ProcessRewardManager(RewardManagerBase):
         self.prm = config.prm
         self.verifier = load_verifier(config.prm.verifier)
 
-    async def run_single(self, data: DataProto) -> dict[str, Any]:
-        """Answer one request; see the module docstring. Exceptions become missing values here or in the client."""
-        request = data.non_tensor_batch["request"][0]
+    async def run_single(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Answer one request; see the module docstring. Exceptions become missing values here or in the client.
+
+        verl's worker hands over what it was given: a plain dict instead of a DataProto, which would be pickled anew
+        for every step of every trajectory.
+        """
         return await self._verify(request) if request["kind"] == "verify" else self._reward(request)
 
     async def _verify(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -45,27 +48,27 @@ class ProcessRewardManager(RewardManagerBase):
         task = task_from_json(request["task"])
         step = step_from_json(request["step"])
 
-        @asynccontextmanager
-        async def branch() -> AsyncIterator[CodeRunner]:
-            session = RemoteSession(ray.get_actor(request["sandbox"]), request["session_id"], self.prm.deadline_s)
-            async with session.branch(step.index) as twin:
-                yield twin
+        session = RemoteSession(ray.get_actor(request["sandbox"]), request["session_id"], self.prm.deadline_s)
+
+        async def probe(code: str) -> ExecutionResult:
+            return await session.probe(code, step.index)
 
         @asynccontextmanager
         async def fresh() -> AsyncIterator[CodeRunner]:
             actor = ray.get_actor(request["sandbox"])
-            session = await RemoteSession.open(actor, task.data_dir, list(task.files), 0, self.prm.deadline_s)
+            pristine = await RemoteSession.open(actor, task.data_dir, list(task.files), 0, self.prm.deadline_s)
             try:
-                yield session
+                yield pristine
             finally:
-                await session.close()
+                await pristine.close()
 
         verification = VerificationRequest(
             task=task,
             history=[step_from_json(row) for row in request["history"]],
             verdicts=[verdict_from_json(row) for row in request["verdicts"]],
             step=step,
-            branch=branch,
+            branch=lambda: session.branch(step.index),
+            probe=probe,
             fresh=fresh,
         )
         return to_json(await verify_or_missing(self.verifier, verification, self.prm.deadline_s))
@@ -74,10 +77,7 @@ class ProcessRewardManager(RewardManagerBase):
         row = request["trajectory"]
         outcome = grade_answer(row["task"]["grader"], row["answer"], request["gold"])
         verdicts = [verdict_from_json(verdict) for verdict in row["verdicts"]]
-        if not verdicts:  # validation, or no verifier: the outcome alone
-            verdicts, beta = [], 0.0
-        else:
-            beta = self.prm.beta
+        beta = self.prm.beta if verdicts else 0.0  # validation, or no verifier: the outcome alone
         reward = trajectory_reward(outcome, verdicts, beta)
         if reward.total is None:
             return missing_info(reward.cause or "unknown")

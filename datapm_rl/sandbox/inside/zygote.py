@@ -42,6 +42,7 @@ def main(control_fd: int, trainer: int, root: str, preload: list[str]) -> None:
     try:
         for name in preload:
             importlib.import_module(name)
+        _warm_up()
     except ImportError as error:
         wire.send(control, {"error": str(error)})
         return
@@ -51,6 +52,13 @@ def main(control_fd: int, trainer: int, root: str, preload: list[str]) -> None:
     _Zygote(control, trainer_fd).serve()
     kernel.kill_children(patience_s=5.0)
     shutil.rmtree(root, ignore_errors=True)
+
+
+def _warm_up() -> None:
+    """Have pandas import now what it imports at its first `read_csv`, or every session would do it anew."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None:
+        pandas.read_csv(io.StringIO("a,b\n1,x\n"))
 
 
 class _Zygote:
