@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datapm_rl.verifier.reference_looks import printed_by, uses_missing_count
+from datapm_rl.verifier.reference_looks import only_shows, printed_by, uses_missing_count
 
 pytestmark = pytest.mark.unit
 
@@ -83,3 +83,22 @@ def test_columns_of_looks_are_named():
     assert printed.columns == {"a", "b"}
     assert not printed.whole
     assert printed_by("print(df.columns)", FRAMES, counts_missing=False).whole
+
+
+@pytest.mark.parametrize(
+    ("code", "shows"),
+    [
+        ("print(df['a'].min())", True),
+        ("print(list(df.columns))\nprint(round(df.groupby('a')['b'].mean(), 1))", True),
+        ("df = 1", False),
+        ("print(df.insert(0, 'x', 1))", False),
+        ("print(df.fillna(0, inplace=True))", False),
+        ("print(x := 3)", False),
+        ("print(change(df))", False),
+        ("print(df['a'].map(lambda v: df.pop('b')))", False),
+        ("for c in df: print(c)", False),
+        ("print(", False),
+    ],
+)
+def test_code_that_may_change_something_is_probed(code, shows):
+    assert only_shows(code) is shows

@@ -168,7 +168,8 @@ def get_or_create_sandbox_actor(
     Keep the handle: the actor lives as long as handles of its creator do. The settings of the first call count.
     """
     node_id = node_id or ray.get_runtime_context().get_node_id()
-    remote = ray.remote(num_cpus=0, max_concurrency=_CALLS_AT_ONCE)(SandboxActor)
+    # restarted when it dies: its sessions are lost (missing, with a cause), later ones are not
+    remote = ray.remote(num_cpus=0, max_concurrency=_CALLS_AT_ONCE, max_restarts=-1)(SandboxActor)
     return remote.options(
         name=f"{name}_{node_id}",
         get_if_exists=True,

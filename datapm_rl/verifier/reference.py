@@ -6,6 +6,7 @@ runs with it show that the machinery learns, not that a PRM is good. It never se
     once per task   the reference program runs in a fresh session  -> Facts: the answer, digests of the needed columns
                                                                      before and after cleaning
     per step        a probe runs on a branch after the step        -> State: these columns in the agent's data frames
+                    (not after code that only prints: the state is the one before)
                     facts + states before and after + the step     -> score and one sentence (`reference_scoring.py`)
 
 The state after a step is kept in its verdict's trace, and the next verification reads it from there: any worker can
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from datapm_rl.errors import InfraError
 from datapm_rl.trajectory import Step, StepStatus, Task, Verdict
 from datapm_rl.verifier.base import VerificationRequest
-from datapm_rl.verifier.reference_looks import uses_missing_count
+from datapm_rl.verifier.reference_looks import only_shows, uses_missing_count
 from datapm_rl.verifier.reference_probe import (
     Facts,
     State,
@@ -67,7 +68,7 @@ class ReferenceVerifier:
         elif step.status is StepStatus.ANSWER:
             judgement = judge_answer(facts, step.answer or "")
         else:
-            if step.status not in _ROLLED_BACK:
+            if step.status not in _ROLLED_BACK and not _changes_nothing(step):
                 after, runs = await _probe(request, facts), 1
             judgement = _judge_code(history, step, facts, before, after, request.task)
         output = json.dumps(state_to_json(before if after is None else after))
@@ -108,6 +109,10 @@ def state_before(verdicts: Sequence[Verdict]) -> State:
             if entry.get("code") == PROBE:
                 return state_from_json(json.loads(entry["output"]))
     return {}
+
+
+def _changes_nothing(step: Step) -> bool:
+    return step.status is StepStatus.OK and only_shows(step.code or "")
 
 
 async def _probe(request: VerificationRequest, facts: Facts) -> State | None:

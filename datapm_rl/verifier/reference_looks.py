@@ -24,6 +24,10 @@ _SUMS = frozenset({"sum", "mean", "any", "all"})
 _EXTREMES = frozenset({"min", "max"})
 _COUNTS_MISSING = frozenset({"isna", "isnull"})
 _WRAPPERS = frozenset({"list", "sorted", "set", "str", "repr", "tuple", "display"})
+_PURE = _WRAPPERS | {"print", "len", "round", "min", "max", "sum", "abs", "int", "float", "bool", "type"}
+_CHANGING = frozenset({"insert", "pop", "update", "eval", "clear", "append", "extend", "remove", "setdefault"}) | {
+    *("sort", "reverse", "apply", "map", "pipe", "transform", "agg", "aggregate", "exec", "to_csv", "write", "system")
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,34 @@ def printed_by(code: str, frames: frozenset[str], counts_missing: bool) -> Print
     )
     named = [_named_columns(e) for found in looks for e in found]
     return Printed(bool(outputs), looking, frozenset().union(*named), any(not names for names in named))
+
+
+def only_shows(code: str) -> bool:
+    """Whether code does nothing but print expressions that change nothing, so that the state after it is known.
+
+    Cautious: assignments, lambdas, own functions and methods that may change a frame in place all count as changes.
+    """
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    prints = all(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _name(node.value.func) == "print"
+        for node in tree.body
+    )
+    return prints and not any(_may_change(node) for node in ast.walk(tree))
+
+
+def _may_change(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute):
+            return node.func.attr in _CHANGING or any(keyword.arg == "inplace" for keyword in node.keywords)
+        return _name(node.func) not in _PURE
+    return isinstance(node, ast.NamedExpr | ast.Lambda | ast.Await | ast.Yield | ast.YieldFrom)
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def uses_missing_count(reference: str) -> bool:

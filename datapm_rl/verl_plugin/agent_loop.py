@@ -19,7 +19,6 @@ import json
 import logging
 from typing import Any
 
-import ray
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 from datapm_rl.agent import AgentLimits, ChatTokens, Generation, Rollout, run_agent
@@ -30,7 +29,7 @@ from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, ta
 from datapm_rl.verifier.stream import VerdictStream
 from datapm_rl.verl_plugin.output import RewardedOutput, missing_info
 from datapm_rl.verl_plugin.reward_client import RewardClient
-from datapm_rl.verl_plugin.sandbox_actor import local_sandbox_name
+from datapm_rl.verl_plugin.sandbox_actor import local_sandbox_name, sandbox_handle
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class DataAgentLoop(AgentLoopBase):
             await session.close()
 
     async def _open_session(self, task: Task, seed: int) -> RemoteSession:
-        actor = ray.get_actor(local_sandbox_name())
+        actor = sandbox_handle(local_sandbox_name())
         return await RemoteSession.open(actor, task.data_dir, list(task.files), seed, self.config.prm.deadline_s)
 
     def _generator(self, sampling_params: dict[str, Any], stop: tuple[str, ...], seed: int, request: str) -> Any:

@@ -49,8 +49,11 @@ class RewardClient:
             name = f"reward_loop_worker_{(self.first + attempt) % self.num_workers}"
             try:
                 worker = ray.get_actor(name)
+            except ValueError:  # no actor of that name is left
+                continue
+            try:
                 return await asyncio.wait_for(_await(worker.compute_score.remote(payload)), self.deadline_s)
-            except (RayActorError, ValueError):  # ValueError: no actor of that name is left
+            except RayActorError:
                 continue
         raise InfraError("reward_worker_lost", f"none of the {self.num_workers} RewardLoop workers answers")
 

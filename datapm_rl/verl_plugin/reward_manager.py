@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import ray
 from omegaconf import DictConfig
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
@@ -25,6 +24,7 @@ from datapm_rl.trajectory import Outcome, step_from_json, task_from_json, to_jso
 from datapm_rl.verifier.base import CodeRunner, VerificationRequest, verify_or_missing
 from datapm_rl.verifier.registry import load_verifier
 from datapm_rl.verl_plugin.output import missing_info, reward_info
+from datapm_rl.verl_plugin.sandbox_actor import sandbox_handle
 
 
 class ProcessRewardManager(RewardManagerBase):
@@ -48,14 +48,14 @@ class ProcessRewardManager(RewardManagerBase):
         task = task_from_json(request["task"])
         step = step_from_json(request["step"])
 
-        session = RemoteSession(ray.get_actor(request["sandbox"]), request["session_id"], self.prm.deadline_s)
+        actor = sandbox_handle(request["sandbox"])
+        session = RemoteSession(actor, request["session_id"], self.prm.deadline_s)
 
         async def probe(code: str) -> ExecutionResult:
             return await session.probe(code, step.index)
 
         @asynccontextmanager
         async def fresh() -> AsyncIterator[CodeRunner]:
-            actor = ray.get_actor(request["sandbox"])
             pristine = await RemoteSession.open(actor, task.data_dir, list(task.files), 0, self.prm.deadline_s)
             try:
                 yield pristine

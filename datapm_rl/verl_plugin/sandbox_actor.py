@@ -8,6 +8,7 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 
+from datapm_rl.errors import InfraError
 from datapm_rl.sandbox import Limits
 from datapm_rl.sandbox.actor import get_or_create_sandbox_actor
 
@@ -36,3 +37,11 @@ def start_sandboxes(config: DictConfig) -> list[Any]:
 def local_sandbox_name() -> str:
     """Ray name of this node's sandbox actor."""
     return f"{PREFIX}_{ray.get_runtime_context().get_node_id()}"
+
+
+def sandbox_handle(name: str) -> Any:
+    """Handle of a sandbox actor. InfraError "sandbox_lost" if there is none of that name."""
+    try:
+        return ray.get_actor(name)
+    except ValueError as error:
+        raise InfraError("sandbox_lost", f"no actor {name}") from error

@@ -66,6 +66,7 @@ class WatchedTrainer:
         self.tracker = Tracker(self.run_dir, OmegaConf.to_container(self.config, resolve=True), resume=resumed)
 
     def fit(self, agent_loop_manager: Any) -> None:
+        self.replay_buffer.workers = agent_loop_manager.agent_loop_workers
         try:
             super().fit(agent_loop_manager)
         finally:
