@@ -63,7 +63,7 @@ def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int
     run_dir.write_json("versions.json", versions())
     run_dir.clear_stop()
     repair_latest(run_dir.checkpoints)
-    progress.phase("starting Ray and the trainer")
+    progress.phase("starting Ray and the trainer (about a minute), then a first validation")
     started = time.time()
     with _ctrl_c(run_dir):
         code = _train(resolved, run_dir, progress, command)

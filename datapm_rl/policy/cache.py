@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from transformers.utils.logging import disable_progress_bar
+
 from datapm_rl.dialects import Dialect, get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.policy.demonstrations import demonstrate
@@ -78,6 +80,7 @@ def _write(
     examples = make_examples(demonstrations, sft.drill_share, tokenizer, dialect, rng)
     model = new_model(sft.model, tokenizer, seed)
     loss = train_sft(model, examples, sft, rng, report)
+    disable_progress_bar()  # of "Writing model shards": one shard
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)
     facts = {

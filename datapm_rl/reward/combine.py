@@ -33,7 +33,7 @@ class TrajectoryReward:
     outcome: float | None
     process: float | None  # mean of `step_scores`, missing ones left out; None if there are none
     step_scores: list[float | None]  # after eq. 10
-    overridden: bool  # whether eq. 10 replaced a final score
+    overridden: bool  # whether eq. 10 changed the final score: verifier and outcome disagree
     n_missing: int  # verdicts without a score, the final one included
 
 
@@ -60,12 +60,13 @@ def trajectory_reward(outcome: Outcome, verdicts: Sequence[Verdict], beta: float
     n_missing = scores.count(None)
     if outcome.score is None:
         return TrajectoryReward(None, outcome.cause, None, _mean(scores), scores, False, n_missing)
+    overridden = bool(scores) and scores[-1] is not None and scores[-1] != outcome.score
     scores = override_final_step(scores, outcome.score)
     process = _mean(scores)
     if beta > 0 and not _judged(scores):
-        return TrajectoryReward(None, "no_verdicts", outcome.score, process, scores, bool(scores), n_missing)
+        return TrajectoryReward(None, "no_verdicts", outcome.score, process, scores, overridden, n_missing)
     total = total_reward(outcome.score, scores, beta)
-    return TrajectoryReward(total, None, outcome.score, process, scores, bool(scores), n_missing)
+    return TrajectoryReward(total, None, outcome.score, process, scores, overridden, n_missing)
 
 
 def step_rewards(reward: TrajectoryReward, n_steps: int, beta: float) -> list[float]:
