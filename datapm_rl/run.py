@@ -105,6 +105,9 @@ def resolve(config: DictConfig, tasks_path: Path, splits: list[str], policy: Pat
     config = OmegaConf.create(OmegaConf.to_container(config))
     config.data.train_files = [f"{tasks_path}#train"]
     config.data.val_files = [f"{tasks_path}#{split}" for split in splits]
+    if splits and not config.actor_rollout_ref.rollout.val_kwargs.do_sample:
+        # greedy accuracy jumps when near-even branches flip: the main split is sampled as well
+        config.data.val_files.append(f"{tasks_path}#{splits[0]}@sampled")
     config.actor_rollout_ref.model.path = str(policy)
     agent = config.actor_rollout_ref.rollout.agent
     agent.agent_loop_config_path = agent.agent_loop_config_path or str(AGENT_LOOPS)

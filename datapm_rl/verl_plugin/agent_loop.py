@@ -41,6 +41,8 @@ class DataAgentLoop(AgentLoopBase):
         task = task_from_json(json.loads(kwargs["extra_info"]["task"]))
         session_id = int(kwargs["session_id"])
         seed = _seed(self.config.run.seed, kwargs["global_steps"], task.id, session_id)
+        if "temperature" in kwargs["extra_info"]:  # a validation row that is sampled among greedy ones
+            sampling_params = {**sampling_params, "temperature": kwargs["extra_info"]["temperature"]}
         rollout = Rollout(Trajectory(task), prompt_ids=[])
         try:
             tokens = ChatTokens(self.tokenizer)

@@ -57,17 +57,22 @@ def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
 def validation_metrics(
     sources: list[str], infos: dict[str, list], turns: list[int], main_split: str
 ) -> dict[str, float]:
-    """Accuracy per split over the scored tasks, with their number; the main split is reported as `heldout`."""
+    """Accuracy per split over the scored tasks, with their number; the main split is reported as `heldout`.
+
+    A source `split@sampled` gives `split/sampled_accuracy` alone.
+    """
     metrics: dict[str, float] = {}
-    for split in dict.fromkeys(sources):
-        rows = [index for index, source in enumerate(sources) if source == split]
+    for source in dict.fromkeys(sources):
+        rows = [index for index, other in enumerate(sources) if other == source]
         scores = [infos["acc"][index] for index in rows if infos["acc"][index] is not None]
+        split, _, sampled = source.partition("@")
         name = "heldout" if split == main_split else split
-        metrics[f"{name}/n"] = float(len(scores))
-        metrics[f"{name}/missing"] = float(len(rows) - len(scores))
         if scores:
-            metrics[f"{name}/accuracy"] = float(np.mean(scores))
-        metrics[f"{name}/turns_mean"] = float(np.mean([turns[index] for index in rows]))
+            metrics[f"{name}/{'sampled_accuracy' if sampled else 'accuracy'}"] = float(np.mean(scores))
+        if not sampled:
+            metrics[f"{name}/n"] = float(len(scores))
+            metrics[f"{name}/missing"] = float(len(rows) - len(scores))
+            metrics[f"{name}/turns_mean"] = float(np.mean([turns[index] for index in rows]))
     return metrics
 
 

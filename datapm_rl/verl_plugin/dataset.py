@@ -21,7 +21,10 @@ from datapm_rl.trajectory import Task, to_json
 
 
 class TaskDataset(Dataset):
-    """Rows for `data.train_files` / `data.val_files` entries of the form `path/to/tasks.jsonl#split`."""
+    """Rows for `data.train_files` / `data.val_files` entries of the form `path/to/tasks.jsonl#split`.
+
+    `#split@sampled` is the same split, to be decoded at the training temperature whatever validation does otherwise.
+    """
 
     def __init__(
         self, data_files: Any, tokenizer: Any, config: DictConfig, processor: Any = None, max_samples: int = -1
@@ -30,7 +33,8 @@ class TaskDataset(Dataset):
         dialect = get_dialect(config.dialect)
         tokens = ChatTokens(tokenizer)
         for entry in [data_files] if isinstance(data_files, str) else list(data_files):
-            path, _, split = str(entry).partition("#")
+            path, _, source = str(entry).partition("#")
+            split, _, sampled = source.partition("@")
             tasks = [task for task in load_tasks(path) if task.split == split]
             for task in tasks[: max_samples if max_samples > 0 else None]:
                 length = len(tokens.prompt(dialect.system_prompt, dialect.user_message(task)))
@@ -43,7 +47,10 @@ class TaskDataset(Dataset):
                     {"role": "system", "content": dialect.system_prompt},
                     {"role": "user", "content": dialect.user_message(task)},
                 ]
-                self.rows.append(_row(task, messages, index=len(self.rows)))
+                row = _row(task, messages, source, index=len(self.rows))
+                if sampled:
+                    row["extra_info"]["temperature"] = float(config.sampled_temperature)
+                self.rows.append(row)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -53,10 +60,10 @@ class TaskDataset(Dataset):
         return {**self.rows[item], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
 
 
-def _row(task: Task, messages: list[dict[str, str]], index: int) -> dict[str, Any]:
+def _row(task: Task, messages: list[dict[str, str]], source: str, index: int) -> dict[str, Any]:
     return {
         "raw_prompt": messages,
-        "data_source": task.split,
+        "data_source": source,
         "reward_model": {"ground_truth": json.dumps(to_json(task.gold))},
         "extra_info": {"index": index, "task": json.dumps(to_json(task.public()))},
         "index": index,

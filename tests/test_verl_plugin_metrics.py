@@ -1,0 +1,74 @@
+"""Metrics of a batch: missing values are counted and never averaged in."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("verl")
+
+from datapm_rl.verl_plugin.batch_metrics import missing_metrics, reward_metrics, trajectory_rows, validation_metrics
+from datapm_rl.verl_plugin.output import missing_info, reward_info
+
+pytestmark = pytest.mark.unit
+
+
+def extra(info, task="t", verdicts=()):
+    steps = [{"status": "ok"}, {"status": "error"}, {"status": "answer"}]
+    attempt = {
+        "task": {"id": task, "question": "?", "files": ["a.csv"], "gold": []},
+        "steps": steps,
+        "verdicts": [{"score": score, "cost": {"seconds": 0.5}} for score in verdicts],
+        "stop_reason": "answered",
+    }
+    return {"trajectory": attempt, "reward_extra_info": info}
+
+
+def scored(total, acc=1.0, overridden=False):
+    return reward_info(
+        total=total, outcome=acc, process=0.5, step_scores=[], step_rewards=[], overridden=overridden, cause=None
+    )
+
+
+def test_missing_is_counted_by_cause_and_left_out_of_means():
+    batch = [extra(scored(0.8)), extra(scored(0.4, overridden=True)), extra(missing_info("deadline"))]
+    assert missing_metrics(batch) == {"missing/share": pytest.approx(1 / 3), "missing/deadline": 1.0}
+    metrics = reward_metrics(batch)
+    assert metrics["reward/total_mean"] == pytest.approx(0.6)
+    assert metrics["reward/override_rate"] == 0.5
+    assert metrics["agent/error_steps_mean"] == 1.0
+
+
+def test_batch_without_a_single_score_has_no_means():
+    metrics = reward_metrics([extra(missing_info("x"))])
+    assert "reward/total_mean" not in metrics
+
+
+def test_missing_verdicts_are_a_share_and_not_zeros():
+    metrics = reward_metrics([extra(scored(1.0), verdicts=(1.0, None, 0.5, 1.0))])
+    assert (metrics["verifier/missing_share"], metrics["verifier/score_1"], metrics["verifier/score_0"]) == (
+        0.25,
+        0.5,
+        0.0,
+    )
+
+
+def test_group_with_equal_rewards_has_no_signal():
+    batch = [extra(scored(0.7)), extra(scored(0.7)), extra(scored(0.7), "u"), extra(scored(0.1), "u")]
+    assert reward_metrics(batch)["group/zero_variance_share"] == 0.5
+
+
+def test_validation_counts_scored_tasks_and_keeps_sampled_apart():
+    sources = ["easy", "easy", "easy", "other", "easy@sampled", "easy@sampled"]
+    infos = {"acc": [1.0, 0.0, None, 1.0, 1.0, 1.0]}
+    metrics = validation_metrics(sources, infos, [2, 2, 2, 4, 1, 1], main_split="easy")
+    assert metrics["heldout/accuracy"] == 0.5
+    assert (metrics["heldout/n"], metrics["heldout/missing"]) == (2.0, 1.0)
+    assert metrics["heldout/sampled_accuracy"] == 1.0
+    assert metrics["other/accuracy"] == 1.0
+    assert "other/sampled_accuracy" not in metrics
+
+
+def test_trajectory_records_hold_no_gold():
+    [row] = trajectory_rows([extra(scored(1.0))], step=3)
+    assert "gold" not in row
+    assert (row["step"], row["task_id"]) == (3, "t")
