@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
@@ -18,22 +19,47 @@ MIN_FREE_GB = 2.0
 """Disk that a run of a small model needs for checkpoints and Ray's session; a real model needs more."""
 
 
+COUNTS = (
+    "trainer.total_training_steps",
+    "trainer.total_epochs",
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "agent.max_turns",
+    "agent.turn_tokens",
+    "agent.observation_chars",
+    "tasks.train",
+    "policy.sft_updates",
+    "policy.sft_batch",
+    "policy.sft_demonstrations",
+    "sandbox.cores",
+)
+"""Settings that are whole numbers from 1 on (verl's own have no type)."""
+
+
 def check_config(config: DictConfig) -> None:
     """Impossible values and combinations of the configuration."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", config.run.name):
+        raise UserError(f"run.name={config.run.name!r} names a directory: use letters, digits, '.', '_' and '-' alone")
+    for key in COUNTS:
+        value = OmegaConf.select(config, key)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise UserError(f"{key}={value} must be a whole number, at least 1")
+    for key in ("trainer.save_freq", "trainer.test_freq"):
+        if not isinstance(OmegaConf.select(config, key), int):
+            raise UserError(f"{key}={OmegaConf.select(config, key)} must be a whole number of steps (-1: never)")
     get_dialect(config.agent.dialect)
     load_verifier(config.prm.verifier)
-    prm, agent = config.prm, config.agent
+    prm = config.prm
     if not 0.0 <= prm.beta <= 1.0:
         raise UserError(f"prm.beta={prm.beta} is outside [0, 1]: it weighs process against outcome reward (eq. 8)")
     if prm.verifier == "none" and prm.beta > 0:
         raise UserError(f"prm.verifier=none gives no process reward: set prm.beta=0 (it is {prm.beta})")
     if not 0.0 < prm.max_missing_share <= 1.0:
         raise UserError(f"prm.max_missing_share={prm.max_missing_share} is outside (0, 1]")
-    for name in ("max_turns", "turn_tokens", "observation_chars"):
-        if agent[name] < 1:
-            raise UserError(f"agent.{name}={agent[name]} must be at least 1")
     n, batch = config.actor_rollout_ref.rollout.n, config.data.train_batch_size
-    if n < 2:
+    if not isinstance(n, int) or n < 2:
         raise UserError(f"actor_rollout_ref.rollout.n={n}: GRPO compares members of a group, it needs at least 2")
     mini = config.actor_rollout_ref.actor.ppo_mini_batch_size
     if batch % mini:
@@ -57,6 +83,11 @@ def check_machine(config: DictConfig, run_parent: Path) -> None:
         existing = existing.parent
     if not os.access(existing, os.W_OK):
         raise UserError(f"{existing} is not writable: choose another run.dir")
+    if config.trainer.device == "cuda" and not _has_gpu():
+        raise UserError(
+            "this recipe needs GPUs (trainer.device=cuda) and this machine shows none: run it on a GPU node, or run "
+            "+recipe=quickstart here"
+        )
     free = shutil.disk_usage(existing).free / 1e9
     if free < MIN_FREE_GB:
         raise UserError(f"{existing} has {free:.1f} GB free, a run needs {MIN_FREE_GB:g}: free some or set run.dir")
@@ -84,6 +115,12 @@ def check_model_folder(folder: Path) -> None:
     templates = [folder / "chat_template.jinja", folder / "chat_template.json"]
     if not tokenizer.get("chat_template") and not any(path.is_file() for path in templates):
         raise UserError(f"{folder} has no chat template: add chat_template.jinja, or use an instruct model")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _check_port(key: str, port: int) -> None:

@@ -59,6 +59,7 @@ def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int
     tasks_path, tasks = prepare_tasks(config, parent / "cache", progress.phase)
     policy = prepare_policy(config, tasks, parent / "cache", progress.phase)
     resolved = resolve(config, tasks_path, validation_splits(config, tasks), policy)
+    run_dir.write_text("config.yaml", OmegaConf.to_yaml(config))  # now the directory belongs to these settings
     run_dir.write_json("fingerprints.json", {**fingerprint(tasks), "policy": policy.name})
     run_dir.write_json("versions.json", versions())
     run_dir.clear_stop()
@@ -152,7 +153,6 @@ def _check_same_settings(run_dir: RunDir, config: DictConfig) -> None:
                 f"run {config.run.name} in {run_dir.path} was started with other settings ({'; '.join(changed[:3])}): "
                 "give run.name=NAME for another run, or run.fresh=true to move the old one aside"
             )
-    run_dir.write_text("config.yaml", OmegaConf.to_yaml(config))
 
 
 def _is_finished(run_dir: RunDir, config: DictConfig) -> bool:

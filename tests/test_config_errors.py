@@ -65,6 +65,14 @@ def test_every_recipe_composes(name):
         ("prm.verifier", "none", "prm.beta=0"),
         ("prm.verifier", "refrence", "reference, none, or"),
         ("prm.verifier", "no.such:Thing", "PYTHONPATH"),
+        ("prm.verifier", ":", "PYTHONPATH"),
+        ("prm.verifier", "os:getcwd", "is no verifier"),
+        ("run.name", "", "names a directory"),
+        ("run.name", "..", "names a directory"),
+        ("run.name", "a/b", "names a directory"),
+        ("trainer.total_training_steps", 0, "at least 1"),
+        ("trainer.total_training_steps", "abc", "whole number"),
+        ("trainer.test_freq", "often", "whole number"),
         ("agent.dialect", "deepanalise", "deepanalyze"),
         ("agent.max_turns", 0, "at least 1"),
         ("actor_rollout_ref.rollout.n", 1, "at least 2"),
@@ -85,6 +93,12 @@ def test_full_disk_is_refused(quickstart, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1e6})())
     with pytest.raises(UserError, match="GB free"):
         check_machine(quickstart, tmp_path)
+
+
+def test_gpu_recipe_without_a_gpu_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("datapm_rl.preflight._has_gpu", lambda: False)
+    with pytest.raises(UserError, match="needs GPUs"):
+        check_machine(compose_config(["+recipe=dabench"]), tmp_path)
 
 
 def test_one_core_is_refused(quickstart, tmp_path, monkeypatch):

@@ -23,8 +23,11 @@ def load_verifier(name: str) -> Verifier | None:
     if not attribute:
         raise UserError(f"prm.verifier={name} is not known: give reference, none, or package.module:Class")
     try:
-        return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
+        verifier = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"prm.verifier={name} cannot be made ({error}): is it on PYTHONPATH, without arguments?"
+            f"prm.verifier={name} cannot be made ({error}): is it on PYTHONPATH, and made without arguments?"
         ) from error
+    if not hasattr(verifier, "verify") or not hasattr(verifier, "name"):
+        raise UserError(f"prm.verifier={name} is no verifier: its class needs `name` and `async def verify(request)`")
+    return verifier

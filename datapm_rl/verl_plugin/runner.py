@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +52,10 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
     ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env(config)))
     runtime_env.setdefault("env_vars", {}).update({"TRANSFER_QUEUE_ENABLE": "1", **worker_environment()})
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     ray.init(**{"logging_level": logging.ERROR, **ray_init, "runtime_env": runtime_env})
+    for number, handler in handlers.items():  # Ray puts its own in their place
+        signal.signal(number, handler)
     try:
         _link(log_dir / "ray", Path(ray._private.worker._global_node.get_session_dir_path()))
         runner = Runner.remote()
