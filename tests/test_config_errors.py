@@ -65,7 +65,7 @@ def test_every_recipe_composes(name):
         ("prm.verifier", "none", "prm.beta=0"),
         ("prm.verifier", "refrence", "reference, none, or"),
         ("prm.verifier", "no.such:Thing", "PYTHONPATH"),
-        ("prm.verifier", ":", "PYTHONPATH"),
+        ("prm.verifier", ":x", "PYTHONPATH"),
         ("prm.verifier", "os:getcwd", "is no verifier"),
         ("run.name", "", "names a directory"),
         ("run.name", "..", "names a directory"),
