@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.utils.device import get_device_name
 
-from datapm_rl.errors import UserError
+from datapm_rl.errors import InfraError, UserError
 from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
 from datapm_rl.verl_plugin.sandbox_actor import start_sandboxes
 
@@ -65,7 +65,7 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
         on_wait()
         try:
             ray.get(done)
-        except ray.exceptions.RayTaskError as error:
+        except ray.exceptions.RayError as error:
             raise _unwrap(error) from error
     finally:
         ray.shutdown()
@@ -81,14 +81,18 @@ def worker_environment() -> dict[str, str]:
     }
 
 
-def _unwrap(error: ray.exceptions.RayTaskError) -> Exception:
-    """The exception of the runner's own code behind Ray's wrapper."""
+def _unwrap(error: ray.exceptions.RayError) -> Exception:
+    """The project's own exception behind Ray's wrappers; a lost worker in one sentence."""
     cause: BaseException | None = error
     while cause is not None:
-        for kind in (RunStopped, TooManyMissing, UserError):
-            if isinstance(cause, kind):
-                return kind(*cause.args) if kind is not TooManyMissing else cause
-        cause = cause.cause if isinstance(cause, ray.exceptions.RayTaskError) else cause.__cause__
+        if isinstance(cause, ray.exceptions.RayTaskError):
+            cause = cause.cause
+            continue
+        if isinstance(cause, RunStopped | TooManyMissing | UserError):
+            return cause
+        if isinstance(cause, ray.exceptions.RayActorError):
+            return InfraError("worker_lost", "a process of the run died (killed, or out of memory)")
+        cause = cause.__cause__
     return error
 
 
