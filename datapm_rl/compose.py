@@ -114,11 +114,25 @@ def _first_line(error: BaseException) -> str:
 
 
 def config_differences(old: DictConfig, new: DictConfig, ignore: tuple[str, ...]) -> list[str]:
-    """Settings that differ, each as `key: old -> new`."""
-    before = {key: OmegaConf.select(old, key) for key in _keys(old)}
-    after = {key: OmegaConf.select(new, key) for key in _keys(new)}
+    """Settings that differ, each as `key: old -> new`; a setting that follows another one (`${...}`) does not count."""
+    before, after = _values(old), _values(new)
     return [
         f"{key}: {before.get(key)} -> {after.get(key)}"
         for key in sorted(before.keys() | after.keys())
         if before.get(key) != after.get(key) and key not in ignore
     ]
+
+
+def _values(config: DictConfig) -> dict[str, Any]:
+    """Values by dotted key, as written: interpolations are not followed."""
+    flat: dict[str, Any] = {}
+
+    def walk(value: Any, prefix: str) -> None:
+        if isinstance(value, dict) and value:
+            for name, item in value.items():
+                walk(item, f"{prefix}.{name}" if prefix else str(name))
+        else:
+            flat[prefix] = value
+
+    walk(OmegaConf.to_container(config, resolve=False), "")
+    return flat

@@ -67,6 +67,8 @@ class AgentConfig:
     """Turns of a trajectory, the answer included."""
     turn_tokens: int = 2048
     """Tokens of one turn."""
+    turn_deadline_s: float = 1800.0
+    """Seconds to wait for one turn of the rollout server; beyond them the trajectory is missing."""
     observation_chars: int = 2048
     """Characters of one observation; the middle is cut beyond them."""
 

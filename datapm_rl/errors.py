@@ -12,8 +12,6 @@ Three kinds, and only three:
 
 from __future__ import annotations
 
-import asyncio
-
 
 class UserError(Exception):
     """Bad input from the user. The message is one sentence: what is wrong, where, and what to do."""
@@ -39,13 +37,15 @@ def cause_of(error: BaseException) -> str:
     >>> cause_of(ConnectionRefusedError())
     'unreachable'
     """
+    while type(error).__module__.startswith("ray.") or hasattr(error, "as_instanceof_cause"):
+        inner = getattr(error, "cause", None)  # Ray's wrapper of what a remote call raised
+        if not isinstance(inner, BaseException) or inner is error:
+            return "deadline" if isinstance(error, TimeoutError) else "actor_lost"
+        error = inner
     if isinstance(error, InfraError):
         return error.cause
-    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+    if isinstance(error, TimeoutError):
         return "deadline"
     if isinstance(error, ConnectionError):
         return "unreachable"
-    if type(error).__module__.startswith("ray."):  # RayActorError and kin, without importing ray here
-        inner = getattr(error, "cause", None)
-        return inner.cause if isinstance(inner, InfraError) else "actor_lost"
     return f"bug_{type(error).__name__}"

@@ -34,13 +34,14 @@ COUNTS = (
     "policy.sft_batch",
     "policy.sft_demonstrations",
     "sandbox.cores",
+    "reward.num_workers",
 )
 """Settings that are whole numbers from 1 on (verl's own have no type)."""
 
 
 def check_config(config: DictConfig) -> None:
     """Impossible values and combinations of the configuration."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", config.run.name):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", config.run.name) or config.run.name == "cache":
         raise UserError(f"run.name={config.run.name!r} names a directory: use letters, digits, '.', '_' and '-' alone")
     for key in COUNTS:
         value = OmegaConf.select(config, key)
@@ -65,6 +66,19 @@ def check_config(config: DictConfig) -> None:
     if batch % mini:
         raise UserError(
             f"data.train_batch_size={batch} is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}"
+        )
+    if prm.deadline_s <= config.sandbox.wall_s:
+        raise UserError(
+            f"prm.deadline_s={prm.deadline_s} must be longer than sandbox.wall_s={config.sandbox.wall_s}: a slow step "
+            "of the agent would count as a lost one of ours"
+        )
+    if config.sandbox.wall_s <= 0 or config.sandbox.memory_mb < 256:
+        raise UserError("sandbox.wall_s must be above 0 and sandbox.memory_mb at least 256 (pandas alone needs that)")
+    actor, tokens = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
+    if actor.use_dynamic_bsz and tokens > actor.ppo_max_token_len_per_gpu:
+        raise UserError(
+            f"data.max_prompt_length + data.max_response_length = {tokens} tokens do not fit "
+            f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu}: raise it"
         )
     if config.algorithm.adv_estimator not in ("prm_grpo", "prm_grpo_step"):
         raise UserError(
@@ -104,6 +118,8 @@ def check_model_folder(folder: Path) -> None:
         raise UserError(f"{folder} has no config.json: policy.path must be a Hugging Face model folder")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise UserError(f"{folder} has no weights (*.safetensors): download the whole model folder")
+    for weights in folder.glob("*.safetensors"):
+        _check_weights(weights)
     config_file = folder / "tokenizer_config.json"
     if not config_file.is_file():
         raise UserError(f"{folder} has no tokenizer_config.json: download the whole model folder")
@@ -115,6 +131,16 @@ def check_model_folder(folder: Path) -> None:
     templates = [folder / "chat_template.jinja", folder / "chat_template.json"]
     if not tokenizer.get("chat_template") and not any(path.is_file() for path in templates):
         raise UserError(f"{folder} has no chat template: add chat_template.jinja, or use an instruct model")
+
+
+def _check_weights(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt"):  # reads the header alone
+            pass
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a whole safetensors file ({error}): download it again") from error
 
 
 def _has_gpu() -> bool:

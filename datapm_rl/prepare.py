@@ -82,3 +82,16 @@ def _check_splits(path: Path, tasks: list[Task], wanted: list[str], config: Dict
             f"{path} has none of tasks.validation_splits={wanted}: it has {listed}; name one of these, or give some "
             'tasks "split": "heldout"'
         )
+
+
+def total_steps(config: DictConfig, tasks: list[Task]) -> int:
+    """Training steps of the run. UserError if `trainer.total_epochs` ends before `trainer.total_training_steps`."""
+    per_epoch = sum(task.split == "train" for task in tasks) // config.data.train_batch_size
+    available = per_epoch * config.trainer.total_epochs
+    wanted = config.trainer.total_training_steps
+    if wanted is not None and wanted > available:
+        raise UserError(
+            f"trainer.total_training_steps={wanted} is more than trainer.total_epochs={config.trainer.total_epochs} "
+            f"of {per_epoch} steps: raise trainer.total_epochs"
+        )
+    return wanted or available

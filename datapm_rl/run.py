@@ -7,7 +7,6 @@ and to one set of settings: the same command goes on where the run stopped.
 from __future__ import annotations
 
 import fcntl
-import json
 import signal
 import sys
 import time
@@ -19,20 +18,24 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from datapm_rl.benchmarks.task_file import fingerprint
-from datapm_rl.compose import config_differences
 from datapm_rl.errors import UserError
 from datapm_rl.export import export_checkpoint
 from datapm_rl.preflight import check_config, check_machine
-from datapm_rl.prepare import prepare_policy, prepare_tasks, validation_splits
+from datapm_rl.prepare import prepare_policy, prepare_tasks, total_steps, validation_splits
+from datapm_rl.resume import (
+    SETTINGS,
+    check_same_data,
+    check_same_settings,
+    is_finished,
+    latest_checkpoint,
+    repair_latest,
+)
 from datapm_rl.tracking.curves import draw_curves
 from datapm_rl.tracking.progress import Progress
 from datapm_rl.tracking.run_dir import RunDir, versions
 from datapm_rl.tracking.summary import summarise
 
 AGENT_LOOPS = Path(__file__).parent / "verl_plugin" / "agent_loops.yaml"
-
-MAY_CHANGE = ("trainer.total_training_steps", "run.fresh")
-"""Settings in which a resumed run may differ from its beginning."""
 
 
 def run(config: DictConfig, command: str) -> int:
@@ -41,13 +44,16 @@ def run(config: DictConfig, command: str) -> int:
     parent = Path(config.run.dir).resolve()
     check_machine(config, parent)
     config.run.dir = str(parent)
+    for node, key in ((config.tasks, "path"), (config.policy, "path")):
+        if node[key] is not None:  # another working directory means the same files
+            node[key] = str(Path(node[key]).expanduser().resolve())
     path = parent / config.run.name
     if config.run.fresh and path.exists():
         _move_aside(path)
     run_dir = RunDir(path)
     with _lock(run_dir):
-        _check_same_settings(run_dir, config)
-        if _is_finished(run_dir, config):
+        check_same_settings(run_dir, config)
+        if is_finished(run_dir, config):
             print(f"run {config.run.name} is finished; for another one give run.name=NAME or run.fresh=true")
             print(summarise(run_dir))
             return 0
@@ -55,12 +61,16 @@ def run(config: DictConfig, command: str) -> int:
 
 
 def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int:
-    progress = Progress(run_dir, total_steps=int(config.trainer.total_training_steps or 0))
+    progress = Progress(run_dir)
     tasks_path, tasks = prepare_tasks(config, parent / "cache", progress.phase)
     policy = prepare_policy(config, tasks, parent / "cache", progress.phase)
     resolved = resolve(config, tasks_path, validation_splits(config, tasks), policy)
-    run_dir.write_text("config.yaml", OmegaConf.to_yaml(config))  # now the directory belongs to these settings
-    run_dir.write_json("fingerprints.json", {**fingerprint(tasks), "policy": policy.name})
+    resolved.trainer.total_training_steps = progress.total_steps = total_steps(config, tasks)
+    fingerprints = {**fingerprint(tasks), "policy": policy.name}
+    check_same_data(run_dir, fingerprints)
+    run_dir.write_text(SETTINGS, OmegaConf.to_yaml(config))  # now the directory belongs to these settings
+    run_dir.write_text("config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
+    run_dir.write_json("fingerprints.json", fingerprints)
     run_dir.write_json("versions.json", versions())
     run_dir.clear_stop()
     repair_latest(run_dir.checkpoints)
@@ -87,7 +97,7 @@ def _train(config: DictConfig, run_dir: RunDir, progress: Progress, command: str
         train(config, on_wait=progress.update, log_dir=run_dir.logs)
         return 0
     except (RunStopped, KeyboardInterrupt) as error:
-        print(f"{error or 'stopped at once'}; to go on: {command}", file=sys.stderr)
+        print(f"{str(error) or 'stopped at once'}; to go on: {command}", file=sys.stderr)
         return 130
     except TooManyMissing as error:
         print(f"error: {error}; a checkpoint is saved, mend the cause, then go on with: {command}", file=sys.stderr)
@@ -115,49 +125,6 @@ def resolve(config: DictConfig, tasks_path: Path, splits: list[str], policy: Pat
     if not splits:
         config.trainer.test_freq, config.trainer.val_before_train = -1, False
     return config
-
-
-def latest_checkpoint(checkpoints: Path) -> Path:
-    """Folder of the newest checkpoint."""
-    return checkpoints / f"global_step_{int((checkpoints / LATEST).read_text())}"
-
-
-LATEST = "latest_checkpointed_iteration.txt"
-
-
-def repair_latest(checkpoints: Path) -> None:
-    """verl writes the name of the newest checkpoint in place: after a kill in between, find it again."""
-    marker = checkpoints / LATEST
-    complete = sorted(
-        int(path.parent.name.removeprefix("global_step_"))
-        for path in checkpoints.glob("global_step_*/data.pt")
-        if any((path.parent / "actor").glob("model_*.pt"))
-    )
-    if not complete:
-        marker.unlink(missing_ok=True)
-        return
-    try:
-        named = int(marker.read_text())
-    except (OSError, ValueError):
-        named = -1
-    if named not in complete:
-        marker.write_text(str(complete[-1]))
-
-
-def _check_same_settings(run_dir: RunDir, config: DictConfig) -> None:
-    saved = run_dir.path / "config.yaml"
-    if saved.is_file():
-        changed = config_differences(OmegaConf.load(saved), config, ignore=MAY_CHANGE)
-        if changed:
-            raise UserError(
-                f"run {config.run.name} in {run_dir.path} was started with other settings ({'; '.join(changed[:3])}): "
-                "give run.name=NAME for another run, or run.fresh=true to move the old one aside"
-            )
-
-
-def _is_finished(run_dir: RunDir, config: DictConfig) -> bool:
-    summary = run_dir.path / "summary.json"
-    return summary.is_file() and json.loads(summary.read_text())["steps"] == config.trainer.total_training_steps
 
 
 def _move_aside(path: Path) -> None:

@@ -8,6 +8,7 @@ run is finished. Exit codes: 0 finished, 2 bad input, 3 stopped by the missing-d
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 # Before torch, transformers, Ray: one thread per process, no look-ups of a model hub.
@@ -19,7 +20,7 @@ os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # nobody reads them without a dashboard
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: any other program would starve the run
 
-from datapm_rl.compose import CONFIG_DIR, compose_config
+from datapm_rl.compose import CONFIG_DIR, compose_config, recipes
 from datapm_rl.errors import UserError
 
 
@@ -29,13 +30,22 @@ def main(arguments: list[str] | None = None) -> int:
     if any(text.startswith("-") for text in arguments):
         return _hydra_flags()
     try:
+        if not any(text.startswith("+recipe=") for text in arguments):
+            raise UserError(f"give a recipe: +recipe=NAME, where NAME is one of {', '.join(recipes())}")
         config = compose_config(arguments)
         from datapm_rl.run import run
 
-        return run(config, command="python -m datapm_rl.train " + " ".join(arguments))
+        return run(config, command=_command(arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"stopped before training; to go on: {_command(arguments)}", file=sys.stderr)
+        return 130
+
+
+def _command(arguments: list[str]) -> str:
+    return f"python -m datapm_rl.train {shlex.join(arguments)}"
 
 
 def _hydra_flags() -> int:

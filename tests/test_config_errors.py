@@ -5,13 +5,18 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from safetensors.numpy import save_file
 
 from datapm_rl.compose import CONFIG_DIR, compose_config, config_differences, recipes
 from datapm_rl.errors import UserError
 from datapm_rl.preflight import check_config, check_machine, check_model_folder
+from datapm_rl.prepare import total_steps
+from datapm_rl.trajectory import Task
 
 pytestmark = pytest.mark.unit
 
@@ -70,6 +75,10 @@ def test_every_recipe_composes(name):
         ("run.name", "", "names a directory"),
         ("run.name", "..", "names a directory"),
         ("run.name", "a/b", "names a directory"),
+        ("run.name", "cache", "names a directory"),
+        ("prm.deadline_s", 1.0, "longer than sandbox.wall_s"),
+        ("data.max_response_length", 9000, "do not fit"),
+        ("sandbox.memory_mb", 1, "at least 256"),
         ("trainer.total_training_steps", 0, "at least 1"),
         ("trainer.total_training_steps", "abc", "whole number"),
         ("trainer.test_freq", "often", "whole number"),
@@ -126,7 +135,10 @@ def test_model_folder_without_chat_template_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="no weights"):
         check_model_folder(tmp_path)
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "model.safetensors").write_bytes(b"garbage")
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        check_model_folder(tmp_path)
+    save_file({"weight": np.zeros(1)}, tmp_path / "model.safetensors")
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(UserError, match="no chat template"):
         check_model_folder(tmp_path)
@@ -153,3 +165,23 @@ def test_command_prints_one_sentence_and_exits_2():
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown key run.sead, the nearest is run.seed")
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_command_without_a_recipe_lists_them(capsys):
+    from datapm_rl.train import main
+
+    assert main(["run.seed=1"]) == 2
+    assert "quickstart" in capsys.readouterr().err
+
+
+def test_fewer_epochs_than_steps_is_refused(quickstart):
+    config = OmegaConf.create(OmegaConf.to_container(quickstart))
+    task = Task(id="t", question="?", answer_format="", data_dir="/d", files=(), gold=())
+    tasks = [replace(task, id=str(number)) for number in range(16)]
+    config.trainer.total_epochs, config.trainer.total_training_steps = 3, 6
+    assert total_steps(config, tasks) == 6
+    config.trainer.total_training_steps = None
+    assert total_steps(config, tasks) == 6
+    config.trainer.total_training_steps = 7
+    with pytest.raises(UserError, match=r"raise trainer\.total_epochs"):
+        total_steps(config, tasks)

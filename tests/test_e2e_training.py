@@ -138,6 +138,7 @@ def test_stopped_and_killed_run_ends_as_an_uninterrupted_one(run_dir, whole_run)
     assert code == 0, out + err
     assert prompts(run) == prompts(whole_run[0])
     assert {path.name for path in run.iterdir()} == {path.name for path in whole_run[0].iterdir()}
+    assert len(list((run / "checkpoints").glob("global_step_*"))) == 2
     steps = [(row["kind"], row["step"]) for row in rows(run / "metrics.jsonl")]
     assert sorted(steps) == sorted((row["kind"], row["step"]) for row in rows(whole_run[0] / "metrics.jsonl"))
 
@@ -147,6 +148,7 @@ def test_broken_verifier_stops_the_run_with_a_checkpoint(run_dir):
     assert code == 3, err
     assert "have no reward" in err
     assert "no_verdicts" in err
+    assert "Traceback" not in err
     assert (run_dir / "broken" / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "0"
 
 

@@ -59,7 +59,7 @@ class Follower:
 class Progress:
     """Prints a run's phases and new steps, not a resumed run's old ones. `total_steps` 0 means unknown: no ETA."""
 
-    def __init__(self, run_dir: RunDir, total_steps: int):
+    def __init__(self, run_dir: RunDir, total_steps: int = 0):
         self.total_steps = total_steps
         self._follower = Follower(run_dir.metrics_path)
         list(self._follower.new_rows())
@@ -139,7 +139,7 @@ def step_line(row: Row, validation: Row | None, total_steps: int, seconds_left: 
 def accuracy_text(row: Row) -> str:
     """A validation row's accuracies: `held-out 41.5 % (n 200), sampled 40.0 %, unseen tables 2.0 % (n 50)`."""
     parts = []
-    for metric, value in row.items():
+    for metric, value in sorted(row.items(), key=lambda item: not item[0].startswith("heldout/")):
         split, _, name = metric.partition("/")
         if name == "accuracy" and value is not None:
             count = f" (n {row[f'{split}/n']:.0f})" if f"{split}/n" in row else ""

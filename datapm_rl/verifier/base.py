@@ -54,4 +54,6 @@ async def verify_or_missing(verifier: Verifier, request: VerificationRequest, de
     except asyncio.CancelledError:
         raise
     except Exception as error:  # the boundary: whatever a verifier raises is missing data, never a score
-        return Verdict(score=None, cause=cause_of(error), rationale=str(error)[:500], verifier=verifier.name)
+        return Verdict(
+            score=None, cause=cause_of(error), rationale=str(error)[:500], verifier=getattr(verifier, "name", "")
+        )

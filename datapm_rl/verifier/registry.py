@@ -24,7 +24,7 @@ def load_verifier(name: str) -> Verifier | None:
         raise UserError(f"prm.verifier={name} is not known: give reference, none, or package.module:Class")
     try:
         verifier = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # a module of the user's raises what it likes when it is imported
         raise UserError(
             f"prm.verifier={name} cannot be made ({error}): is it on PYTHONPATH, and made without arguments?"
         ) from error

@@ -17,6 +17,7 @@ import asyncio
 import hashlib
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
@@ -66,9 +67,11 @@ class DataAgentLoop(AgentLoopBase):
         try:
             rewards = RewardClient(self.config.reward.num_workers, key=task.id, deadline_s=prm.deadline_s)
             if prm.verifier != "none" and task.split == "train":
+                # only the reference verifier may know the reference program, and how the task was made
+                shown = task if prm.verifier == "reference" else replace(task, reference="", meta={})
 
                 async def verify(history: list[Step], verdicts: list[Verdict], step: Step) -> Verdict:
-                    return await rewards.verify(task, local_sandbox_name(), session.id, history, verdicts, step)
+                    return await rewards.verify(shown, local_sandbox_name(), session.id, history, verdicts, step)
 
                 stream = VerdictStream(verify)
             rollout = await run_agent(
@@ -108,7 +111,10 @@ class DataAgentLoop(AgentLoopBase):
                 "include_stop_str_in_output": True,
                 "seed": (seed + len(ids)) % 2**31,
             }
-            output = await self.server_manager.generate(request_id=request, prompt_ids=ids, sampling_params=params)
+            output = await asyncio.wait_for(
+                self.server_manager.generate(request_id=request, prompt_ids=ids, sampling_params=params),
+                self.config.agent.turn_deadline_s,
+            )
             ids_out = list(output.token_ids)
             if not ids_out:
                 raise InfraError("empty_generation", "the rollout server returned no token")

@@ -89,6 +89,7 @@ def trajectory_rows(trajectories: list[Extra], step: int) -> list[dict[str, Any]
                 "question": task["question"],
                 "files": task["files"],
                 **attempt,
+                "outcome": extra["reward_extra_info"]["acc"],
                 "reward": extra["reward_extra_info"],
             }
         )

@@ -33,7 +33,7 @@ class TaskDataset(Dataset):
         dialect = get_dialect(config.dialect)
         tokens = ChatTokens(tokenizer)
         for entry in [data_files] if isinstance(data_files, str) else list(data_files):
-            path, _, source = str(entry).partition("#")
+            path, _, source = str(entry).rpartition("#")
             split, _, sampled = source.partition("@")
             tasks = [task for task in load_tasks(path) if task.split == split]
             for task in tasks[: max_samples if max_samples > 0 else None]:

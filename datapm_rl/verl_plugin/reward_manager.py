@@ -50,9 +50,11 @@ class ProcessRewardManager(RewardManagerBase):
 
         actor = sandbox_handle(request["sandbox"])
         session = RemoteSession(actor, request["session_id"], self.prm.deadline_s)
+        history = [step_from_json(row) for row in request["history"]]
+        runs = sum(past.code is not None for past in [*history, step])  # a session counts runs, not turns
 
         async def probe(code: str) -> ExecutionResult:
-            return await session.probe(code, step.index)
+            return await session.probe(code, runs)
 
         @asynccontextmanager
         async def fresh() -> AsyncIterator[CodeRunner]:
@@ -64,10 +66,10 @@ class ProcessRewardManager(RewardManagerBase):
 
         verification = VerificationRequest(
             task=task,
-            history=[step_from_json(row) for row in request["history"]],
+            history=history,
             verdicts=[verdict_from_json(row) for row in request["verdicts"]],
             step=step,
-            branch=lambda: session.branch(step.index),
+            branch=lambda: session.branch(runs),
             probe=probe,
             fresh=fresh,
         )

@@ -76,9 +76,15 @@ class WatchedTrainer:
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
         self.saved_step = self.global_steps
-        for folder in self.run_dir.checkpoints.glob("global_step_*"):
-            if not (folder / "actor").is_dir():  # verl drops the weights of old checkpoints and leaves the rest
-                shutil.rmtree(folder)
+        self._drop_old_checkpoints()
+
+    def _drop_old_checkpoints(self) -> None:
+        """verl drops the weights of old checkpoints that it saved since its start, and no other file of any."""
+        folders = list(self.run_dir.checkpoints.glob("global_step_*"))
+        folders.sort(key=lambda folder: int(folder.name.removeprefix("global_step_")))
+        keep = self.config.trainer.max_actor_ckpt_to_keep or len(folders)
+        for folder in folders[:-keep]:
+            shutil.rmtree(folder)
 
     def _save_last_step(self) -> None:
         """Save the state after the last finished step, with the prompts of the unfinished one still ahead."""
@@ -98,9 +104,12 @@ class WatchedTrainer:
             raise RunStopped(f"stopped on request after step {self.global_steps - 1}")
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        missing = batch_metrics.missing_metrics(batch_metrics.fetch(batch))
+        trajectories = batch_metrics.fetch(batch)
+        missing = batch_metrics.missing_metrics(trajectories)
         share = missing["missing/share"]
         if share > self.config.prm.max_missing_share or share == 1.0:
+            # for whoever looks for the cause; dropped on resume, which makes this step again
+            self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
             self._save_last_step()
             raise TooManyMissing(self.global_steps, missing)
         metrics.update(missing)
@@ -115,7 +124,7 @@ class WatchedTrainer:
         self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
         self._track(row, kind="train")
         last = self.global_steps >= self.total_training_steps
-        if self.save_freq > 0 and (last or self.global_steps % self.save_freq == 0):
+        if last or (self.save_freq > 0 and self.global_steps % self.save_freq == 0):
             self._save_checkpoint()
 
     def _validate(self) -> dict[str, float]:
