@@ -48,7 +48,7 @@ class Task:
     """One question over data files.
 
     `gold` is for the grader alone: it never reaches a prompt, the verifier or the sandbox (`Task.public`).
-    `reference` is a Python program known to the `reference` verifier and to nobody else; "" if there is none.
+    `reference` is a Python program for the `reference` verifier; other verifiers do not get it. "" if there is none.
     `data_dir` is an absolute folder; `files` are names below it. In the workspace a file has its base name.
     """
 

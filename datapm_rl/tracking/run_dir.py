@@ -1,6 +1,7 @@
 """The directory of a run: what lies where, and how it is written.
 
-    config.yaml         the resolved configuration
+    settings.yaml       the settings as given: a resume must give the same
+    config.yaml         the resolved configuration, data and model put in
     versions.json       versions of what computed it
     fingerprints.json   hashes of data and policy
     metrics.jsonl       one row per training step and per validation (docs/metrics.md)
