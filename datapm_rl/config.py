@@ -89,18 +89,42 @@ class PrmConfig:
 
 @dataclass
 class SandboxConfig:
-    """The sandbox actor of each node and the limits of one step of the agent's code."""
+    """The sandbox actor of each node and the limits of one step of the agent's code (docs/sandbox.md)."""
 
     wall_s: float = 30.0
     """Seconds of one execution."""
+    cpu_s: float = 120.0
+    """CPU seconds of one execution, all its processes together."""
     memory_mb: int = 2048
-    """Megabytes of data of one process."""
+    """Megabytes of data of one process, and of memory of all processes of a step."""
     output_kb: int = 64
     """Kilobytes of printed text kept per execution."""
+    processes: int = 64
+    """Processes and threads of one execution."""
+    file_mb: int = 64
+    """Megabytes of one written file."""
+    workspace_mb: int = 512
+    """Megabytes of all files of a workspace."""
+    workspace_files: int = 10_000
+    """Files and folders of a workspace."""
     cores: int = 2
     """Executions that run at the same time on a node."""
     preload: list[str] = field(default_factory=lambda: ["numpy", "pandas"])
     """Modules imported once and shared by all sessions."""
+    keep: str = "all"
+    """States that keep a process to branch from: last, all, lru (with max_snapshots)."""
+    max_snapshots: int = 512
+    """Kept states of all sessions of a node, with keep=lru."""
+    min_level: int = 2
+    """Isolation level (0 to 4) below which a run refuses to start."""
+    max_level: int = 4
+    """Isolation level above which nothing is tried."""
+    read_only: list[str] = field(default_factory=list)
+    """Paths that the agents' code may read beside the interpreter and its data."""
+    recycle_after: int = 1000
+    """Sessions after which new ones are forked from a fresh zygote."""
+    lease_s: float = 600.0
+    """Seconds until a session that nobody touches is closed; a later step rebuilds it."""
 
 
 @dataclass

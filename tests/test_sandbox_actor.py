@@ -43,7 +43,7 @@ class Broken:
 
 @pytest.fixture
 async def actor(tmp_path):
-    actor = SandboxActor(Limits(wall_s=5), 2, (), str(tmp_path / "root"), "last", 1.0)
+    actor = SandboxActor({"limits": Limits(wall_s=5), "preload": (), "workspace_root": tmp_path / "root"}, 2, 1.0)
     yield actor
     await actor.shutdown()
 
@@ -77,12 +77,15 @@ async def test_steps_wait_for_a_core_and_waiting_is_not_their_time(actor, tmp_pa
 
 async def test_a_session_that_nobody_touches_is_swept_and_one_in_use_is_not(actor, tmp_path):
     idle = await RemoteSession.open(Remote(actor), str(tmp_path), [])
+    await idle.run("x = 1")
     used = await RemoteSession.open(Remote(actor), str(tmp_path), [])
     result = await used.run("import time; time.sleep(2); 1")
     assert result.value == "1"
-    assert (await idle.run("1")).cause == "session_unknown"
-    assert (await used.run("2")).value == "2"
     assert (await actor.health())["swept"] == 1
+    assert (await RemoteSession(Remote(actor), idle.id, 10).probe("x")).cause == "session_unknown"
+    assert (await idle.run("x")).value == "1", "rebuilt from the log that the client keeps"
+    assert (await RemoteSession(Remote(actor), idle.id, 10).probe("x")).value == "1", "under the same id"
+    assert (await used.run("2")).value == "2"
 
 
 async def test_bad_data_is_the_users_error_through_the_client(actor, tmp_path):

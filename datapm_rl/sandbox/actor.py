@@ -13,18 +13,19 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapm_rl.errors import InfraError
-from datapm_rl.sandbox.result import ExecutionResult, Limits
+from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.sandbox.sandbox import Sandbox
-from datapm_rl.sandbox.session import Session
+from datapm_rl.sandbox.selfcheck import IsolationReport
+from datapm_rl.sandbox.session import LoggedRun, Session
 from datapm_rl.trajectory import StepStatus
 
 _T = TypeVar("_T")
@@ -41,30 +42,29 @@ class _Lease:
 class SandboxActor:
     """The class behind the actor; `get_or_create_sandbox_actor` makes it remote."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        cores: int,
-        preload: Sequence[str],
-        workspace_root: str | None,
-        keep: Literal["last", "all"],
-        lease_s: float,
-    ):
-        self._sandbox = Sandbox(limits, preload, workspace_root, keep)
+    def __init__(self, settings: Mapping[str, Any], cores: int, lease_s: float):
+        """`settings`: arguments of `Sandbox`."""
+        self._sandbox = Sandbox(**settings)
         self._turns = asyncio.Semaphore(cores)
         # beside the running steps, the short calls (open, branch, close) get threads of their own
         self._threads = ThreadPoolExecutor(2 * cores + 2, thread_name_prefix="sandbox")
         self._leases: dict[str, _Lease] = {}
         self._lease_s = lease_s
         self._numbers = itertools.count()
-        self._counts = {"steps": 0, "infra_errors": 0, "swept": 0}
+        self._counts = {"steps": 0, "infra_errors": 0, "swept": 0, "tampered": 0}
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def open(self, data_dir: str, files: list[str] | None, seed: int) -> str:
-        """A new session's id. Raises UserError or InfraError as `Sandbox.session` does."""
+    async def open(
+        self, session_id: str, data_dir: str, files: list[str] | None, seed: int, log: Sequence[LoggedRun] = ()
+    ) -> None:
+        """A new session of this id, or one rebuilt from its log in place of one that was lost.
+
+        Raises UserError or InfraError as `Sandbox.session` does.
+        """
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep_forever())
-        return self._add(await self._in_thread(self._sandbox.session, data_dir, files, seed))
+        await self.close(session_id)
+        self._add(session_id, await self._in_thread(self._sandbox.session, data_dir, files, seed, log))
 
     async def run(self, session_id: str, code: str) -> ExecutionResult:
         """Run code in a session when its turn comes. An unknown or swept id: INFRA_ERROR "session_unknown"."""
@@ -81,10 +81,10 @@ class SandboxActor:
         if lease is None:
             raise InfraError("session_unknown", session_id)
         with self._use(lease):
-            return self._add(await self._in_thread(lease.session.branch, step))
+            return self._add(f"{session_id}.{next(self._numbers)}", await self._in_thread(lease.session.branch, step))
 
     async def probe(self, session_id: str, step: int | None, code: str) -> ExecutionResult:
-        """Run code once on a throwaway branch: `branch`, `run` and `close` in one call."""
+        """Run code once on a throwaway branch that is checked for tampering: `branch`, `run`, `close` in one call."""
         lease = self._leases.get(session_id)
         if lease is None:
             return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
@@ -99,8 +99,12 @@ class SandboxActor:
             await self._in_thread(lease.session.close)
 
     async def health(self) -> dict[str, Any]:
-        """{"alive", "zygote_pid", "processes", "sessions", "steps", "infra_errors", "swept"}."""
+        """What `Sandbox.health` tells, and counts: sessions, steps, infra_errors, swept, tampered (probes)."""
         return {**self._sandbox.health(), "sessions": len(self._leases), **self._counts}
+
+    async def isolation(self) -> IsolationReport:
+        """The proof of the isolation level."""
+        return self._sandbox.isolation
 
     async def shutdown(self) -> None:
         """Close the sandbox; the actor is useless after it. (A killed actor leaves nothing behind either.)"""
@@ -109,8 +113,7 @@ class SandboxActor:
         self._leases.clear()
         await self._in_thread(self._sandbox.close)
 
-    def _add(self, session: Session) -> str:
-        session_id = f"s{next(self._numbers)}"
+    def _add(self, session_id: str, session: Session) -> str:
         self._leases[session_id] = _Lease(session, time.monotonic())
         return session_id
 
@@ -127,6 +130,7 @@ class SandboxActor:
     def _count(self, result: ExecutionResult) -> ExecutionResult:
         self._counts["steps"] += 1
         self._counts["infra_errors"] += result.status is StepStatus.INFRA_ERROR
+        self._counts["tampered"] += bool(result.tampered)
         return result
 
     async def _in_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
@@ -144,34 +148,32 @@ class SandboxActor:
 
 def _probe(session: Session, step: int | None, code: str) -> ExecutionResult:
     try:
-        with session.branch(step) as twin:
+        with session.branch(step, check=True) as twin:
             return twin.run(code)
     except InfraError as error:
         return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)
 
 
 def get_or_create_sandbox_actor(
-    limits: Limits | None = None,
+    settings: Mapping[str, Any] | None = None,
     cores: int | None = None,
-    preload: Sequence[str] = ("numpy", "pandas"),
-    workspace_root: str | None = None,
-    keep: Literal["last", "all"] = "last",
     lease_s: float = 600.0,
     node_id: str | None = None,
     name: str = "datapm_sandbox",
 ) -> Any:
     """A handle of the node's sandbox actor, made at the first call (default: this node).
 
-    `cores`: how many steps run at a time (default: the CPUs that this process may use). `lease_s`: seconds until an
-    untouched session is closed; more than the longest turn of the policy plus a verification.
+    `settings`: arguments of `Sandbox`. `cores`: how many steps run at a time (default: the CPUs that this process may
+    use). `lease_s`: seconds until an untouched session is closed (a later run rebuilds it); more than the longest turn
+    of the policy plus a verification.
 
     Keep the handle: the actor lives as long as handles of its creator do. The settings of the first call count.
     """
     node_id = node_id or ray.get_runtime_context().get_node_id()
-    # restarted when it dies: its sessions are lost (missing, with a cause), later ones are not
+    # restarted when it dies: its clients rebuild their sessions from their logs
     remote = ray.remote(num_cpus=0, max_concurrency=_CALLS_AT_ONCE, max_restarts=-1)(SandboxActor)
     return remote.options(
         name=f"{name}_{node_id}",
         get_if_exists=True,
         scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False),
-    ).remote(limits or Limits(), cores or len(os.sched_getaffinity(0)), tuple(preload), workspace_root, keep, lease_s)
+    ).remote(dict(settings or {}), cores or len(os.sched_getaffinity(0)), lease_s)

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 from datapm_rl.errors import InfraError, UserError, cause_of
 from datapm_rl.sandbox.result import ExecutionResult
+from datapm_rl.sandbox.session import LoggedRun
 from datapm_rl.trajectory import StepStatus
 
 _T = TypeVar("_T")
+_LOST = ("session_unknown", "actor_lost", "sandbox_lost")
+_PAUSES_S = (0.0, 1.0, 5.0)
 
 
 class RemoteSession:
     """A session by id. Satisfies `datapm_rl.verifier.base.CodeRunner`.
 
-    `deadline_s` is per call, waiting for a core included: well above `Limits.wall_s`.
+    `deadline_s` is per call, waiting for a core included: well above `Limits.wall_s`. The one that opened the session
+    keeps its code log, and rebuilds it under the same id when the actor lost it.
     """
 
     def __init__(self, actor: Any, session_id: str, deadline_s: float):
         self._actor = actor
         self._id = session_id
         self._deadline_s = deadline_s
+        self._origin: tuple[str, list[str] | None, int] | None = None  # of a session opened here
+        self._log: list[LoggedRun] = []
 
     @property
     def id(self) -> str:
@@ -39,12 +46,29 @@ class RemoteSession:
         cls, actor: Any, data_dir: str, files: list[str] | None = None, seed: int = 0, deadline_s: float = 300.0
     ) -> RemoteSession:
         """A new session on the actor's node. Raises InfraError or UserError."""
-        session_id = await _call(actor.open, (data_dir, files, seed), deadline_s)
-        return cls(actor, session_id, deadline_s)
+        session = cls(actor, uuid.uuid4().hex, deadline_s)
+        await _call(actor.open, (session.id, data_dir, files, seed), deadline_s)
+        session._origin = (data_dir, files, seed)
+        return session
 
     async def run(self, code: str) -> ExecutionResult:
         """Run code; never raises."""
-        return await self._execute(self._actor.run, (self._id, code))
+        result = await self._execute(self._actor.run, (self._id, code))
+        if result.cause in _LOST and self._origin is not None and await self._reopened():
+            result = await self._execute(self._actor.run, (self._id, code))
+        if result.status is not StepStatus.INFRA_ERROR:
+            self._log.append(LoggedRun.of(code, result))
+        return result
+
+    async def _reopened(self) -> bool:
+        """Whether the session could be rebuilt from the log. An actor that died takes seconds to come back."""
+        assert self._origin is not None
+        for pause_s in _PAUSES_S:
+            await asyncio.sleep(pause_s)
+            with contextlib.suppress(InfraError, UserError):
+                await _call(self._actor.open, (self._id, *self._origin, self._log), self._deadline_s)
+                return True
+        return False
 
     async def probe(self, code: str, step: int | None = None) -> ExecutionResult:
         """Run code once on a throwaway `branch`, in one remote call where a branch takes three; never raises."""
@@ -68,6 +92,7 @@ class RemoteSession:
 
     async def close(self) -> None:
         """Close the session. Failures are ignored: the lease ends it otherwise."""
+        self._origin = None
         with contextlib.suppress(InfraError):
             await _call(self._actor.close, (self._id,), self._deadline_s)
 

@@ -9,16 +9,20 @@ import os
 import select
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from datapm_rl.sandbox.inside import kernel, wire
+from datapm_rl.sandbox.consumption import consumption
+from datapm_rl.sandbox.inside import wire
 from datapm_rl.sandbox.output import OutputBuffer
 from datapm_rl.sandbox.process import Process
 from datapm_rl.sandbox.result import Limits
+from datapm_rl.sandbox.tree import usage
 from datapm_rl.trajectory import StepStatus
 
 _OUTPUT_MAX = 64 << 20  # bytes printed in one step, above which it is killed
 _FIRST_LOOK_S = 0.05  # a step shorter than this is not looked at by the watchdog
+_LOOK_S = 0.25  # at most between two looks: memory fills at a gigabyte a second
 
 
 @dataclass
@@ -32,17 +36,27 @@ class Report:
     wall_s: float
 
 
-def converse(process: Process, output_fd: int, limits: Limits) -> Report:
+def converse(process: Process, output_fd: int, limits: Limits, workspace: Path) -> Report:
     """Follow a running step to its end: drain its output, watch its limits, take its report.
 
     The caller kills the process unless the report has a frame. Blocks for at most `limits.wall_s` and a little.
     """
-    return _Conversation(process, output_fd, limits).hold()
+    return _Conversation(process, output_fd, limits, workspace).hold()
+
+
+def over_quota(workspace: Path, limits: Limits) -> str | None:
+    """What is wrong with the size of a workspace, None if nothing."""
+    size, files = usage(workspace, limits.workspace_mb << 20, limits.workspace_files)
+    if files > limits.workspace_files:
+        return f"more than {limits.workspace_files} files and folders in the workspace"
+    if size > limits.workspace_mb << 20:
+        return f"more than {limits.workspace_mb} MB of files in the workspace"
+    return None
 
 
 class _Conversation:
-    def __init__(self, process: Process, output_fd: int, limits: Limits):
-        self.process, self.output_fd, self.limits = process, output_fd, limits
+    def __init__(self, process: Process, output_fd: int, limits: Limits, workspace: Path):
+        self.process, self.output_fd, self.limits, self.workspace = process, output_fd, limits, workspace
         self.output = OutputBuffer(limits.output_kb << 10)
         # value and error: at most output_kb characters each, up to 12 bytes of JSON per character
         self.reader = wire.FrameReader(max_bytes=(limits.output_kb << 10) * 26 + 4096)
@@ -61,7 +75,7 @@ class _Conversation:
             if now >= self.start + self.limits.wall_s:
                 return self._stopped(StepStatus.TIMEOUT, f"time limit of {self.limits.wall_s:g} s exceeded")
             if now >= self.next_look and (over := self._look(now)):
-                return self._stopped(StepStatus.LIMIT, over)
+                return self._stopped(*over)
             until = min(self.start + self.limits.wall_s, self.next_look)
             dead = self.process.pidfd < 0  # ended before we looked: what it reported is in the socket, or nothing is
             ready = [fd for fd, _event in self.poller.poll(0 if dead else max(0.0, until - now) * 1000 + 1)]
@@ -75,13 +89,18 @@ class _Conversation:
             if dead and self.process.sock.fileno() not in ready:
                 return self._stopped(StepStatus.DIED, "the step's process ended (exit, crash or killed)")
 
-    def _look(self, now: float) -> str | None:
-        """The watchdog: seldom, and more seldom the longer a step takes."""
-        self.next_look = now + max(_FIRST_LOOK_S, (now - self.start) / 2)
-        count = kernel.tree_size(self.process.pid)
-        return (
-            f"{count} processes and threads, limit {self.limits.processes}" if count > self.limits.processes else None
-        )
+    def _look(self, now: float) -> tuple[StepStatus, str] | None:
+        """The watchdog: more seldom the longer a step takes."""
+        self.next_look = now + min(_LOOK_S, max(_FIRST_LOOK_S, (now - self.start) / 2))
+        limits, used = self.limits, consumption(self.process.pid)
+        if used.tasks > limits.processes:
+            return StepStatus.LIMIT, f"{used.tasks} processes and threads, limit {limits.processes}"
+        if used.cpu_s > limits.cpu_s:
+            return StepStatus.TIMEOUT, f"CPU time limit of {limits.cpu_s:g} s exceeded"
+        if used.memory > limits.memory_mb << 20:
+            return StepStatus.MEMORY, f"memory limit of {limits.memory_mb} MB exceeded"
+        full = over_quota(self.workspace, limits)
+        return (StepStatus.LIMIT, full) if full else None
 
     def _read_output(self) -> bool:
         """False when there will be no more."""

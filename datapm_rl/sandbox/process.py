@@ -24,11 +24,11 @@ _ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size)  # room for credentials only: 
 
 
 class Lost(Exception):
-    """The process asked does not answer: it is dead, or a fork failed (`fork_failed`)."""
+    """The process asked does not answer. `cause`: "fork_failed", "refused" (by the kernel, at the start) or "gone"."""
 
-    def __init__(self, detail: str, fork_failed: bool = False):
+    def __init__(self, detail: str, cause: str = "gone"):
         super().__init__(detail)
-        self.fork_failed = fork_failed
+        self.cause = cause
 
 
 @dataclass(eq=False)
@@ -38,8 +38,12 @@ class Process:
     pid: int
     pidfd: int
     sock: socket.socket
-    holders: int = 1  # sessions whose state it is: its own and those branched from it
-    forking: threading.Lock = field(default_factory=threading.Lock)  # held until a child of it is registered
+    holders: int = 1  # whose state it is: its own chain's and those branched from it
+    running: bool = False  # a step, whose processes are none of anybody else's business
+    forking: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # a root's: held until a fork below it is registered
+    _closing: threading.Lock = field(default_factory=threading.Lock)  # a closed descriptor's number may be another's
 
     def ask(self, request: dict[str, Any], fds: tuple[int, ...]) -> None:
         """Send a request with descriptors. Raises Lost when the process is gone."""
@@ -58,15 +62,17 @@ class Process:
 
     def stop(self) -> None:
         """Kill it. Its descriptors stay open, for a thread may be waiting on them."""
-        if self.pidfd >= 0:
-            send_kill(self.pidfd)
+        with self._closing:
+            if self.pidfd >= 0:
+                send_kill(self.pidfd)
 
     def kill(self) -> None:
         """Kill it and let go of it; again is harmless. For the thread that waits on it, or when none does."""
         self.stop()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        with self._closing:
+            if self.pidfd >= 0:
+                os.close(self.pidfd)
+                self.pidfd = -1
         self.sock.close()
 
 
@@ -82,9 +88,13 @@ def meet(sock: socket.socket) -> Process:
     try:
         sock.settimeout(_FORK_S)
         data, ancillary, _flags, _address = sock.recvmsg(len(wire.HELLO), _ANCILLARY)
-        sock.settimeout(None)
+        if data == wire.FORK_FAILED:
+            raise Lost("fork failed", "fork_failed")
+        if not data:
+            raise Lost("the process ended")
         if data != wire.HELLO:
-            raise Lost("no process to fork from" if not data else "fork failed", data == wire.FORK_FAILED)
+            raise Lost((data + sock.recv(4096))[4:].decode("utf-8", "replace"), "refused")
+        sock.settimeout(None)
         pid = _CREDENTIALS.unpack(ancillary[0][2])[0]
         return Process(pid, open_pidfd(pid), sock)
     except (OSError, IndexError, struct.error) as error:

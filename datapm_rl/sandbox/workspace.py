@@ -1,4 +1,4 @@
-"""Folders of a sandbox: one root with one workspace per session, removed even after a kill -9.
+"""Folders of a sandbox: one root with one folder per session, removed even after a kill -9.
 
 Each root has a lock file beside it, locked as long as its owner lives. Whoever starts a sandbox removes the roots
 whose lock can be had: their owner died and so did its zygote.
@@ -6,23 +6,23 @@ whose lock can be had: their owner died and so did its zygote.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import itertools
 import os
-import shutil
-import stat
+import secrets
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from datapm_rl.errors import UserError
+from datapm_rl.sandbox.tree import remove_tree
 
-_CHUNK = 1 << 20
+_SLOTS = 32  # branches of a session that are alive at the same time; one more is rebuilt from the code log
 
 
 class WorkspaceRoot:
-    """The folder that holds all workspaces of one sandbox. Thread-safe."""
+    """The folder that holds everything of one zygote. Thread-safe."""
 
     def __init__(self, parent: Path | None):
         base = parent or Path(tempfile.gettempdir()) / f"datapm-sandbox-{os.getuid()}"
@@ -38,45 +38,74 @@ class WorkspaceRoot:
         self._lock_path = Path(name)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         self.path = self._lock_path.with_suffix("")
-        self.path.mkdir(mode=0o700)
+        self.path.mkdir(mode=0o711)
         self._numbers = itertools.count()
 
-    def create(self, sources: list[Path]) -> Path:
-        """A new workspace with copies of the files under their base names."""
-        workspace = self._new()
-        for source in sources:
-            with open(source, "rb") as file:
-                _copy(file.fileno(), workspace / source.name)
-        return workspace
-
-    def duplicate(self, workspace: Path) -> Path:
-        """A new workspace with the regular files and folders of another; links, pipes and devices are left out."""
-        copy = self._new()
-        descriptor = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            _copy_folder(descriptor, copy)
-        finally:
-            os.close(descriptor)
-        return copy
+    def folder(self, uid: int | None) -> SessionFolder:
+        """A new folder for one session and its branches."""
+        return SessionFolder(self.path / f"s{next(self._numbers)}", uid)
 
     def remove(self) -> None:
         """Remove everything and give up the lock."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
         self._lock_path.unlink(missing_ok=True)
         os.close(self._lock)
 
-    def _new(self) -> Path:
-        workspace = self.path / f"w{next(self._numbers)}"
-        workspace.mkdir(mode=0o700)
-        return workspace
 
+class SessionFolder:
+    """The workspaces of a session and of its branches, made in advance: Landlock's rules cannot be added to later.
 
-def remove_workspace(workspace: Path) -> None:
-    """Remove a workspace whose session is dead or dying (a dying process may still create a file: try again)."""
-    for _ in range(3):
-        shutil.rmtree(workspace, ignore_errors=True)
-        if not workspace.exists():
+    A workspace's name cannot be guessed and their folder cannot be listed from inside, so a step knows its own
+    workspace and those that its process lived in before, and of these a branch can only read. Thread-safe.
+    """
+
+    def __init__(self, path: Path, uid: int | None):
+        self.path = path
+        self.uid = uid
+        self._lock = threading.Lock()
+        path.mkdir(mode=0o711)
+        self.slots = frozenset(path / secrets.token_hex(12) for _ in range(_SLOTS))
+        for slot in self.slots:
+            self._make(slot)
+        self._free = set(self.slots)
+        self._stores = itertools.count()
+
+    def take(self, among: frozenset[Path]) -> Path | None:
+        """An empty workspace, None if none of these is free."""
+        with self._lock:
+            slot = next(iter(self._free & among), None)
+            if slot is not None:
+                self._free.discard(slot)
+        return slot
+
+    def give_back(self, slot: Path) -> None:
+        """Empty a workspace for the next branch. Its folder stays the same: Landlock's rule names the folder."""
+        if not self.path.exists():  # its zygote was lost
             return
+        if not slot.is_dir():  # without Landlock, a step may have removed it
+            self._make(slot)
+        with os.scandir(slot) as entries:
+            names = [entry.path for entry in entries]
+        for name in names:
+            remove_tree(Path(name))
+        with self._lock:
+            self._free.add(slot)
+
+    def store(self) -> Path:
+        """A folder of its own, out of the steps' reach, for the history of a workspace's files."""
+        return self.path / f"history{next(self._stores)}"
+
+    def remove(self) -> None:
+        """Remove everything. A dying process may still make a file: try again."""
+        for _ in range(3):
+            remove_tree(self.path)
+            if not self.path.exists():
+                return
+
+    def _make(self, slot: Path) -> None:
+        slot.mkdir(mode=0o700)
+        if self.uid is not None:
+            os.chown(slot, self.uid, self.uid)
 
 
 def data_files(data_dir: str | os.PathLike[str], files: Sequence[str] | None) -> list[Path]:
@@ -102,39 +131,6 @@ def data_files(data_dir: str | os.PathLike[str], files: Sequence[str] | None) ->
     return list(chosen.values())
 
 
-def _copy(source: int, target: Path) -> None:
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        while chunk := os.read(source, _CHUNK):
-            while chunk:
-                chunk = chunk[os.write(descriptor, chunk) :]
-    finally:
-        os.close(descriptor)
-
-
-def _copy_folder(folder: int, target: Path) -> None:
-    """By descriptors and without following links, for the names were chosen by agent code."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-            elif entry.is_file(follow_symlinks=False):
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            else:
-                continue
-            with contextlib.suppress(FileNotFoundError):  # a step of the session may be running
-                descriptor = os.open(entry.name, flags, dir_fd=folder)
-                try:
-                    mode = os.fstat(descriptor).st_mode
-                    if stat.S_ISDIR(mode):
-                        (target / entry.name).mkdir(mode=0o700)
-                        _copy_folder(descriptor, target / entry.name)
-                    elif stat.S_ISREG(mode):
-                        _copy(descriptor, target / entry.name)
-                finally:
-                    os.close(descriptor)
-
-
 def _remove_stale(base: Path) -> None:
     for lock_path in base.glob("zygote-*.lock"):
         try:
@@ -146,7 +142,7 @@ def _remove_stale(base: Path) -> None:
         except BlockingIOError:
             continue  # its owner lives
         else:
-            shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
+            remove_tree(lock_path.with_suffix(""))
             lock_path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)

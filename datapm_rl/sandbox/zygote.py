@@ -2,7 +2,7 @@
 
 It is a freshly executed interpreter with a whitelisted environment, so nothing of the trainer (keys in its
 environment, weights, CUDA, threads) is in the memory that agent code can read. A zygote is never restarted: a lost
-one is replaced by another, and the sessions of the old one are over.
+one is replaced by another, and the sessions of the old one are rebuilt in it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from datapm_rl.errors import InfraError, UserError
-from datapm_rl.sandbox.inside import wire
-from datapm_rl.sandbox.orphans import kill_orphans
+from datapm_rl.sandbox.inside import kernel, wire
 from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
 from datapm_rl.sandbox.workspace import WorkspaceRoot
-
-if TYPE_CHECKING:
-    from datapm_rl.sandbox.session import Session
 
 _BOOT_S = 120.0  # importing pandas from a cold network file system takes a minute
 _CLOSE_S = 10.0
@@ -33,18 +30,25 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHON
 _START = "import sys; sys.path.insert(0, {here!r}); import inside.zygote as z; del sys.path[0]; z.main(*{arguments!r})"
 
 
-class Zygote:
-    """A running zygote and its processes. Thread-safe. Raises UserError or InfraError("sandbox_lost") at start."""
+class NamespacesRefused(Exception):
+    """The kernel does not let this user have the namespaces asked for."""
 
-    def __init__(self, preload: Sequence[str], workspace_root: Path | None):
+
+class Zygote:
+    """A running zygote and its processes. Thread-safe.
+
+    `namespaces`: see `isolation.Isolation`. Raises UserError, InfraError("sandbox_lost") or NamespacesRefused at start.
+    """
+
+    def __init__(self, preload: Sequence[str], workspace_root: Path | None, namespaces: str):
         self.workspaces = WorkspaceRoot(workspace_root)
         self._lock = threading.Lock()  # guards the fields below and the order on the control socket
-        self._forking = threading.Lock()  # held until a root is registered
+        self._forking = threading.Lock()
         self._live: dict[int, Process] = {}
-        self.sessions: set[Session] = set()
+        self._begun = 0
         self._control, theirs = socket.socketpair()
         with theirs, open(self.workspaces.path / "zygote.log", "wb") as log:
-            arguments = (theirs.fileno(), os.getpid(), str(self.workspaces.path), list(preload))
+            arguments = (theirs.fileno(), os.getpid(), str(self.workspaces.path), list(preload), namespaces)
             self._child = subprocess.Popen(
                 [sys.executable, "-P", "-c", _START.format(here=str(Path(__file__).parent), arguments=arguments)],
                 env=_environment(),
@@ -55,9 +59,10 @@ class Zygote:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        self.pid = self._child.pid
         try:
             self._await_ready()
+            # with namespaces the zygote is a child of the process that made them
+            self.pid = self._child.pid if namespaces == "none" else kernel.children(self._child.pid)[0]
         except BaseException:
             self.close()
             raise
@@ -69,12 +74,14 @@ class Zygote:
         if message is None:
             log = (self.workspaces.path / "zygote.log").read_text(errors="replace")[-500:]
             raise InfraError("sandbox_lost", f"the zygote did not start: {log}")
+        if "refused" in message[0]:
+            raise NamespacesRefused(str(message[0]["refused"]))
         if "error" in message[0]:
             raise UserError(f"sandbox preload failed: {message[0]['error']}; install the module or remove it")
 
     @property
     def alive(self) -> bool:
-        """False once the zygote has ended; its sessions are over then."""
+        """False once the zygote has ended; all its processes end with it."""
         return self._child.poll() is None
 
     def check_alive(self) -> None:
@@ -82,31 +89,30 @@ class Zygote:
         if not self.alive:
             raise InfraError("sandbox_lost", "the sandbox's zygote has ended")
 
+    @property
+    def sessions_begun(self) -> int:
+        """How many roots were forked."""
+        return self._begun
+
+    def next_number(self) -> int:
+        """The number of a session to come."""
+        with self._lock:
+            self._begun += 1
+            return self._begun
+
     def fork_root(self, request: dict[str, Any]) -> Process:
         """The root process of a new session. Raises Lost."""
         ours, theirs = new_socket()
         with self._forking:
             try:
                 with theirs, self._lock:
-                    wire.send(self._control, {"op": "session", **request}, (theirs.fileno(),))
+                    wire.send(self._control, request, (theirs.fileno(),))
             except OSError as error:
                 ours.close()
                 raise Lost(str(error)) from None
             root = meet(ours)
-            self.register(root)
+        self.register(root)
         return root
-
-    def adopt(self, process: Process) -> None:
-        """Tell the zygote of a branch's process: it becomes the zygote's child when the original session ends."""
-        with contextlib.suppress(OSError), self._lock:  # a lost zygote is seen by `check_alive`
-            wire.send(self._control, {"op": "adopt", "pid": process.pid})
-
-    def sweep(self, root: Process) -> None:
-        """Kill what a killed step has left: it is now its root's child, or the zygote's when the root has ended."""
-        if root.alive():
-            kill_orphans(root.pid, root.forking, self.pids)
-        else:
-            kill_orphans(self.pid, self._forking, self.pids)
 
     def register(self, process: Process) -> None:
         """Count a process among the live ones, which sweeps spare."""
@@ -114,12 +120,12 @@ class Zygote:
             self._live[process.pid] = process
 
     def hold(self, process: Process) -> None:
-        """One more session has this process as a state."""
+        """One more chain has this process as a state."""
         with self._lock:
             process.holders += 1
 
     def forget(self, process: Process) -> None:
-        """One session less has this process as a state; after the last it is killed."""
+        """One chain less has this process as a state; after the last it is killed."""
         with self._lock:
             process.holders -= 1
             if process.holders:
@@ -127,21 +133,28 @@ class Zygote:
             self._live.pop(process.pid, None)
         process.kill()
 
-    def pids(self) -> set[int]:
-        """The live processes."""
+    def in_use(self) -> bool:
+        """Whether any session of it lives."""
+        return self.alive and bool(self._live)
+
+    def living(self) -> dict[int, Process]:
+        """A copy of the live processes by pid."""
         with self._lock:
-            return set(self._live)
+            return dict(self._live)
 
     def close(self) -> None:
         """End the zygote, every process that came from it, and the workspaces. Blocks until they are gone."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # not only close: a forked child of ours may hold a copy
         self._control.close()
-        for session in list(self.sessions):
-            session.close()
+        for process in self.living().values():
+            process.stop()
         try:
             self._child.wait(_CLOSE_S)
         except subprocess.TimeoutExpired:
+            for pid in kernel.descendants(self._child.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._child.kill()
             self._child.wait()
         self.workspaces.remove()
@@ -157,13 +170,15 @@ def _environment() -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "MPLBACKEND": "Agg",
-        "MPLCONFIGDIR": _font_cache(),
+        "MPLCONFIGDIR": font_cache(),
         "ARROW_DEFAULT_MEMORY_POOL": "system",  # mimalloc reserves 1 GiB, which RLIMIT_DATA counts
         "JOBLIB_MULTIPROCESSING": "0",
+        "USER": "agent",  # what getpass says: a session's user id has no name
+        "LOGNAME": "agent",
     }
     return environment
 
 
-def _font_cache() -> str:
+def font_cache() -> str:
     """Matplotlib scans all fonts (seconds) when its cache is missing, and a session's home is new each time."""
     return os.environ.get("MPLCONFIGDIR") or str(Path.home() / ".cache" / "datapm_rl" / "matplotlib")

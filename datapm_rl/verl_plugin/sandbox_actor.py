@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -17,18 +18,14 @@ PREFIX = "datapm_sandbox"
 
 def start_sandboxes(config: DictConfig) -> list[Any]:
     """Start them. Keep the handles: an actor lives as long as its creator's handle does."""
-    settings = config.sandbox
-    limits = Limits(wall_s=settings.wall_s, memory_mb=settings.memory_mb, output_kb=settings.output_kb)
+    limits = Limits(**{limit.name: config.sandbox[limit.name] for limit in dataclasses.fields(Limits)})
+    names = ("preload", "keep", "max_snapshots", "min_level", "max_level", "read_only", "recycle_after")
+    settings = {"limits": limits, **{name: config.sandbox[name] for name in names}}
+    if config.prm.verifier == "none":
+        settings["keep"] = "last"  # nobody branches
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
     return [
-        get_or_create_sandbox_actor(
-            limits,
-            cores=settings.cores,
-            preload=tuple(settings.preload),
-            keep="all" if config.prm.verifier != "none" else "last",  # verifiers branch from earlier steps
-            node_id=node,
-            name=PREFIX,
-        )
+        get_or_create_sandbox_actor(settings, config.sandbox.cores, config.sandbox.lease_s, node_id=node, name=PREFIX)
         for node in nodes
     ]
 

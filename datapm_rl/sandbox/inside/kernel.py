@@ -1,4 +1,4 @@
-"""The few kernel calls of the sandbox: process control flags, children, resource limits."""
+"""The few kernel calls of the sandbox: process flags, namespaces, credentials, resource limits, the process tree."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import ctypes
 import os
 import resource
 import signal
-import time
+import struct
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_libc = ctypes.CDLL(None, use_errno=True)
+libc = ctypes.CDLL(None, use_errno=True)
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
+_PR_SET_CHILD_SUBREAPER, _PR_CAP_AMBIENT, _AMBIENT_RAISE = 36, 47, 2
+_CAPABILITY_VERSION_3 = 0x20080522
+CAP_DAC_READ_SEARCH = 2
+
+NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 
 
 def set_subreaper(on: bool) -> None:
@@ -20,56 +25,104 @@ def set_subreaper(on: bool) -> None:
 
 
 def die_with_parent(on: bool) -> None:
-    """SIGKILL for this process when its parent ends. A fork clears it."""
+    """SIGKILL for this process when its parent ends. A fork clears it, and so does a change of user."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if on else 0)
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
+def set_dumpable(on: bool) -> None:
+    """Whether processes of the same user may read this one's memory and environment."""
+    _prctl(_PR_SET_DUMPABLE, int(on))
+
+
+def _prctl(option: int, value: int, *more: int) -> None:
+    if libc.prctl(option, value, *(*more, 0, 0, 0)[:3]) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}): {os.strerror(ctypes.get_errno())}")
+
+
+def unshare(namespaces: int) -> None:
+    """New namespaces for this process (NEW_PID: for its children to come)."""
+    if libc.unshare(namespaces) != 0:
+        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
+
+
+def set_namespace(descriptor: int, kind: int) -> None:
+    """Enter a namespace by its descriptor."""
+    if libc.setns(descriptor, kind) != 0:
+        raise OSError(ctypes.get_errno(), f"setns: {os.strerror(ctypes.get_errno())}")
+
+
+def new_user_namespace(others: int = 0) -> None:
+    """A user namespace (and `others`) in which this user and group are the only ones, with all capabilities in it."""
+    uid, gid = os.geteuid(), os.getegid()
+    unshare(NEW_USER | others)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def become(uid: int) -> None:
+    """As root: be another user for good, able to read any file (Landlock bounds that) and capable of nothing else."""
+    _prctl(_PR_SET_KEEPCAPS, 1)
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    keep = 1 << CAP_DAC_READ_SEARCH
+    _set_capabilities(keep)
+    _prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, CAP_DAC_READ_SEARCH)  # programs that are started may read too
+
+
+def drop_capabilities() -> None:
+    """All of them."""
+    _set_capabilities(0)
+
+
+def _set_capabilities(mask: int) -> None:
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    data = struct.pack("6I", low, low, low, high, high, high)  # effective, permitted, inheritable; twice
+    if libc.capset(header, data) != 0:
+        raise OSError(ctypes.get_errno(), f"capset: {os.strerror(ctypes.get_errno())}")
 
 
 def children(pid: int) -> list[int]:
     """Direct children of a process (of all its threads), zombies included; [] when it is gone."""
     found: list[int] = []
-    try:
+    with contextlib.suppress(OSError):  # the process or one of its threads ended meanwhile
         for tid in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{tid}/children", "rb", buffering=0) as file:
                 found += map(int, file.read().split())
-    except OSError:
-        pass  # the process or one of its threads ended meanwhile
     return found
 
 
-def tree_size(pid: int) -> int:
-    """Processes and threads of `pid` and all its descendants."""
-    total, pending = 0, [pid]
+def thread_count(pid: int) -> int:
+    """Threads of a process, 0 when it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below a process, zombies included; itself not."""
+    found: set[int] = set()
+    pending = [pid]
     while pending:
-        current = pending.pop()
-        try:
-            total += len(os.listdir(f"/proc/{current}/task"))
-        except OSError:
-            continue
-        pending += children(current)
-    return total
+        new = set(children(pending.pop())) - found
+        found |= new
+        pending += new
+    return found
 
 
-def kill_children(patience_s: float = 1.0) -> None:
-    """Kill this process's children, and the orphans that their deaths bring, until none.
+def set_nice(value: int) -> None:
+    """Be less important to the scheduler."""
+    with contextlib.suppress(OSError):
+        os.nice(value)
 
-    Children that ended are reaped here, or by the kernel when SIGCHLD is ignored. Gives up after `patience_s`.
-    """
-    give_up = time.monotonic() + patience_s
-    while True:
-        doomed = children(os.getpid())
-        for child in doomed:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        for child in doomed:
-            with contextlib.suppress(ChildProcessError):  # what it raises when SIGCHLD is ignored, once the child ended
-                os.waitpid(child, 0)
-        if not doomed or time.monotonic() > give_up:
-            return
+
+def die_first_when_memory_is_short() -> None:
+    """The kernel's OOM killer prefers this process and its children to the trainer."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("800")
 
 
 def apply_limits(limits: dict[str, int]) -> None:

@@ -8,7 +8,8 @@ stays parked as it was: whatever becomes of the child, the state before the step
 new socket, so nothing that a step forges can be taken for a later step's answer.
 
 Requests to a parked process, one way, for the answers come from the child's own socket: code, keep (characters of
-value and error), cwd (or null: stay) | fds: socket, output pipe.
+value and error), number (of the step), cwd (or null: stay), changeable (folders to which a branch's changes are
+confined, or null), check (whether to look for replaced functions first) | fds: socket, output pipe.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 from typing import Any
 
-from . import kernel, notebook, wire
+from . import kernel, landlock, notebook, pristine, wire
 
 _exit = os._exit  # bound early: agent code may replace what it finds in `os`
 
@@ -32,7 +33,6 @@ class Snapshot:
     def __init__(self, sock: socket.socket, namespace: dict[str, Any]):
         self.sock = sock
         self.namespace = namespace
-        self.steps = 0
         self.child_handler: Any = signal.SIG_DFL  # the agent's SIGCHLD handler while parked
 
     def serve(self) -> None:
@@ -69,26 +69,32 @@ class Snapshot:
         """Run the code, report, and be the next snapshot."""
         self.sock.close()
         self.sock = socket.socket(fileno=fds[0])
-        os.setpgid(0, 0)  # `os.killpg(0, 9)` in agent code hits its own step only
         kernel.die_with_parent(True)  # while code runs, its predecessor lives; while parked, it may go first
         kernel.set_subreaper(True)
         redirect_output(fds[1])
         signal.signal(signal.SIGCHLD, self.child_handler)
+        if request["changeable"] is not None:
+            landlock.confine_changes(request["changeable"])
         if request["cwd"]:
             enter(request["cwd"])
         self.sock.sendall(wire.HELLO)
-        self.steps += 1
-        result = notebook.run_cell(request["code"], self.namespace, f"<step {self.steps}>", request["keep"])
+        tampered = pristine.changed() if request["check"] else []
+        result = notebook.run_cell(request["code"], self.namespace, f"<step {request['number']}>", request["keep"])
         self._settle()
-        wire.send(self.sock, result)
+        wire.send(self.sock, {**result, "tampered": tampered})
 
     def _settle(self) -> None:
-        """From running to parked: no children, no output, dead children are the kernel's business."""
+        """From running to parked: no alarms, no output, dead children are the kernel's business.
+
+        Children that live are the trainer's: it sees them below this process, which stays their subreaper.
+        """
         with contextlib.suppress(Exception):  # the agent may have closed its stdout
             sys.stdout.flush()
             sys.stderr.flush()
-        kernel.kill_children()
-        kernel.set_subreaper(False)
+        for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+            signal.setitimer(timer, 0)
+        sys.settrace(None)
+        sys.setprofile(None)
         kernel.die_with_parent(False)
         handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         self.child_handler = signal.SIG_DFL if handler is None else handler

@@ -4,8 +4,7 @@ It runs no agent code and has one thread. It ends, and takes every process of th
 it, when the trainer closes the control socket or dies (seen through a pidfd, which works whichever way it dies).
 
 Requests on the control socket (one way; a session answers on its own socket):
-    session  cwd, seed, limits, names | fds: socket     fork a session's root
-    adopt    pid                                        a snapshot of a branch: should its session's root end, keep it
+    cwd, seed, limits, names, isolation | fds: socket     fork a session's root
 """
 
 from __future__ import annotations
@@ -20,22 +19,30 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
-from . import kernel, wire
+from . import kernel, pristine, wire
+from .confine import Namespaces, confine
 from .notebook import new_namespace
 from .snapshot import Snapshot, enter, redirect_output
 
 _ORPHANS_MS = 20  # how soon to look again for processes that a dead session left
 
 
-def main(control_fd: int, trainer: int, root: str, preload: list[str]) -> None:
+def main(control_fd: int, trainer: int, root: str, preload: list[str], namespaces: str) -> None:
     """Load, report readiness, serve until the trainer goes. Called in a new interpreter."""
     control = socket.socket(fileno=control_fd)
     trainer_fd = os.pidfd_open(trainer)
+    kernel.die_first_when_memory_is_short()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        own = Namespaces(namespaces)
+    except OSError as error:
+        wire.send(control, {"refused": str(error)})
+        return
     kernel.set_subreaper(True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for stream in (sys.__stdout__, sys.__stderr__):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
@@ -43,14 +50,16 @@ def main(control_fd: int, trainer: int, root: str, preload: list[str]) -> None:
         for name in preload:
             importlib.import_module(name)
         _warm_up()
+        pristine.record(preload)
     except ImportError as error:
         wire.send(control, {"error": str(error)})
         return
     gc.collect()
     gc.freeze()  # without it, a collection in a child copies 49 MB of the zygote's pages (with: 1.3 MB)
-    wire.send(control, {"ready": os.getpid()})
-    _Zygote(control, trainer_fd).serve()
-    kernel.kill_children(patience_s=5.0)
+    wire.send(control, {"ready": True})
+    zygote = _Zygote(control, trainer_fd, own)
+    zygote.serve()
+    zygote.end_all()
     shutil.rmtree(root, ignore_errors=True)
 
 
@@ -62,10 +71,11 @@ def _warm_up() -> None:
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, trainer_fd: int):
+    def __init__(self, control: socket.socket, trainer_fd: int, namespaces: Namespaces):
         self.control = control
         self.trainer_fd = trainer_fd
-        self.known: dict[int, int] = {}  # pidfd -> pid of roots and adopted snapshots
+        self.namespaces = namespaces
+        self.roots: dict[int, int] = {}  # pidfd -> pid
         self.poller = select.poll()
         self.poller.register(control, select.POLLIN)
         self.poller.register(trainer_fd, select.POLLIN)
@@ -78,22 +88,30 @@ class _Zygote:
             if self.trainer_fd in ready:
                 return
             if self.control.fileno() in ready:
-                # before the deaths: an `adopt` must be known when the process it names becomes our child
                 message = wire.receive(self.control)
                 if message is None:
                     return
-                self._obey(*message)
+                self._fork_root(*message)
                 continue
             for fd in ready:
                 self._forget(fd)
             orphans = self._kill_orphans()
 
-    def _obey(self, request: dict[str, Any], fds: list[int]) -> None:
-        if request["op"] == "adopt":
-            self._watch(request["pid"])
-            return
+    def end_all(self, patience_s: float = 5.0) -> None:
+        """Kill all roots and what they leave. (With namespaces, each root takes its own with it.)"""
+        give_up = time.monotonic() + patience_s
+        while self.roots and time.monotonic() < give_up:
+            for fd in list(self.roots):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+                if select.select([fd], [], [], 1.0)[0]:
+                    self._forget(fd)
+        while self._kill_orphans() and time.monotonic() < give_up:
+            time.sleep(_ORPHANS_MS / 1000)
+
+    def _fork_root(self, request: dict[str, Any], fds: list[int]) -> None:
         try:
-            pid = os.fork()
+            pid = self.namespaces.fork()
         except OSError:
             with contextlib.suppress(OSError), socket.socket(fileno=fds[0]) as answer:
                 answer.sendall(wire.FORK_FAILED)
@@ -101,51 +119,50 @@ class _Zygote:
         if pid == 0:
             _become_root(request, fds[0])
         os.close(fds[0])
-        self._watch(pid)
-
-    def _watch(self, pid: int) -> None:
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return
-        self.known[fd] = pid
+        self.roots[fd] = pid
         self.poller.register(fd, select.POLLIN)
 
     def _forget(self, fd: int) -> None:
         self.poller.unregister(fd)
         os.close(fd)
-        del self.known[fd]
+        del self.roots[fd]
 
     def _kill_orphans(self) -> bool:
-        """What a dead session left has become our child: kill it. True while there was any."""
-        mine = kernel.children(os.getpid())
-        # an `adopt` is sent before the process it names can become our child: after this, all that is ours is known
-        while self._has_message() and (message := wire.receive(self.control)) is not None:
-            self._obey(*message)
-        orphans = set(mine) - set(self.known.values())
+        """What a dead root has left has become our child: kill it. True while there was any.
+
+        With namespaces there is none, and /proc speaks of pids that are not ours.
+        """
+        if self.namespaces.exist:
+            return False
+        orphans = set(kernel.children(os.getpid())) - set(self.roots.values())
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return bool(orphans)
 
-    def _has_message(self) -> bool:
-        return bool(select.select([self.control], [], [], 0)[0])
-
 
 def _become_root(request: dict[str, Any], fd: int) -> None:
-    """In the fork: from the zygote's image to an empty session. Never returns."""
+    """In the fork: from the zygote's image to an empty, confined session. Never returns."""
     try:
-        kernel.die_with_parent(True)
         kernel.set_subreaper(True)
-        os.setpgid(0, 0)
+        os.setpgid(0, 0)  # the trainer freezes a session by its group
         os.closerange(3, fd)
         os.closerange(fd + 1, 1 << 16)
         redirect_output(os.open(os.devnull, os.O_RDWR))
         enter(request["cwd"])
-        kernel.apply_limits(request["limits"])
+        sock = socket.socket(fileno=fd)
+        try:
+            confine(request["isolation"], request["limits"])
+        except (OSError, KeyError) as error:
+            wire.send(sock, {"refused": str(error)})
+            return
         namespace = new_namespace(request["names"])
         _seed(request["seed"])
-        Snapshot(socket.socket(fileno=fd), namespace).serve()
+        Snapshot(sock, namespace).serve()
     finally:
         os._exit(70)
 

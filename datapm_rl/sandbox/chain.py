@@ -1,0 +1,175 @@
+"""A line of parked snapshots: the state after each run of a session or of a branch.
+
+`states[k]` is the state after the k-th run. A run that was stopped (time limit, crash) adds the state before it once
+more: variables and files roll back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.files import FileHistory
+from datapm_rl.sandbox.manifest import Manifest
+from datapm_rl.sandbox.process import Process
+from datapm_rl.sandbox.result import ExecutionResult, Limits
+from datapm_rl.sandbox.root import Root, StateLost
+from datapm_rl.sandbox.step import RunningStep
+
+_LAYERS = 14  # Landlock takes 16
+
+
+@dataclass(eq=False)
+class State:
+    """What a step left. `process` None: dropped, to be rebuilt when it is needed."""
+
+    process: Process | None
+    files: Manifest
+
+
+class Chain:
+    """Snapshots and workspace of a session or a branch. One `run` at a time, the rest at any time. Thread-safe."""
+
+    def __init__(
+        self, root: Root, limits: Limits, slot: Path, writable: frozenset[Path] | None, layers: int, offset: int
+    ):
+        """`writable`: where a branch may change files, None: not a branch. `layers`: Landlock's. `offset`: runs before."""
+        self.root, self.limits, self.workspace = root, limits, slot
+        self._writable = writable
+        self._layers = layers
+        self._offset = offset
+        self._files = FileHistory(slot, root.folder.store(), root.folder.uid)
+        self.states: list[State] = []
+        self._step: RunningStep | None = None
+        self._closed = False
+        self._lock = threading.Lock()  # guards the fields above; held for a fork at most, never for a step
+        root.hold()
+
+    @classmethod
+    def start(cls, root: Root, limits: Limits, sources: Sequence[Path]) -> Chain:
+        """Of a new root, with copies of the data files under their base names."""
+        slot = root.folder.take(frozenset({root.first}))
+        assert slot is not None
+        chain = cls(root, limits, slot, None, 1, 0)
+        root.zygote.hold(root.process)
+        try:
+            chain.states.append(State(root.process, chain._files.start(list(sources))))
+        except BaseException:
+            root.zygote.forget(root.process)
+            chain.close()
+            raise
+        return chain
+
+    def branch(self, step: int) -> Chain | None:
+        """A chain that starts from a state of this one; None when it must be rebuilt from the code log instead."""
+        with self._lock:
+            self._check_open()
+            state = self.states[step]
+            writable = (self.root.folder.slots if self._writable is None else self._writable) - {self.workspace}
+            if state.process is None or not state.process.alive() or self._layers >= _LAYERS:
+                return None
+            slot = self.root.folder.take(writable)
+            if slot is None:
+                return None
+            self.root.zygote.hold(state.process)
+            twin = Chain(self.root, self.limits, slot, writable, self._layers + 1, self._offset + step)
+        twin.states.append(State(state.process, state.files))
+        try:
+            twin._files.restore(state.files)
+        except BaseException:
+            twin.close()
+            raise
+        return twin
+
+    def run(self, code: str, check: bool = False) -> ExecutionResult:
+        """Run code in the newest state. Raises StateLost, InfraError when nothing was run or its result is lost."""
+        if not self.root.process.alive():
+            raise StateLost("the session's first process has ended")
+        try:
+            before = self._files.commit()  # what the owner put there since the last run stays
+            with self._lock:
+                self._check_open()
+                source = self.states[-1].process
+                if source is None:
+                    raise StateLost("it was dropped")
+                step = RunningStep(self.root, self.limits, self.workspace, source, self._request(code, check))
+                self._step = step
+            process, result = step.finish()
+            if process is None:
+                self._files.restore(before)
+            files = before if process is None else self._files.commit()
+        except OSError as error:
+            with self._lock:
+                self._check_open()  # else the workspace was taken away
+            raise InfraError("disk", f"the workspace cannot be read or written ({error})") from error
+        with self._lock:
+            self._step = None
+            if self._closed:
+                if process is not None:
+                    self.root.zygote.forget(process)
+                raise InfraError("session_closed", "the session was closed during the step")
+            self.states.append(State(process or source, files))
+            if process is None:
+                self.root.zygote.hold(source)
+        return result
+
+    def repeat(self) -> None:
+        """One more state, the same as the newest: a run that left nothing."""
+        with self._lock:
+            self._check_open()
+            state = self.states[-1]
+            if state.process is not None:
+                self.root.zygote.hold(state.process)
+            self.states.append(State(state.process, state.files))
+
+    def drop(self, step: int) -> None:
+        """Let go of a state's process; the start and the newest stay."""
+        with self._lock:
+            if 0 < step < len(self.states) - 1:
+                self._drop(self.states[step])
+
+    def cut(self, steps: int) -> None:
+        """Forget the first states, as if the chain were a branch made after them."""
+        with self._lock:
+            for state in self.states[:steps]:
+                self._drop(state)
+            self.states = self.states[steps:]
+            self._offset += steps
+
+    def close(self) -> None:
+        """Kill the processes and give the workspace back. Again is harmless."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._step is not None:
+                self._step.stop()  # the thread that waits for it lets go of it
+            for state in self.states:
+                self._drop(state)
+        self.root.folder.give_back(self.workspace)
+        self.root.release()
+
+    def _drop(self, state: State) -> None:
+        if state.process is not None:
+            self.root.zygote.forget(state.process)
+            state.process = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InfraError("session_closed", "the session was closed")
+
+    def _request(self, code: str, check: bool) -> dict[str, Any]:
+        first_of_branch = self._writable is not None and len(self.states) == 1
+        return {
+            "code": code,
+            "number": self._offset + len(self.states),
+            "keep": self.limits.output_kb << 10,
+            # the snapshot that a branch starts from is at home in the original's workspace
+            "cwd": str(self.workspace) if first_of_branch else None,
+            "changeable": sorted(map(str, self._writable or ())) if first_of_branch else None,
+            "check": check,
+        }

@@ -1,0 +1,53 @@
+"""What a running step consumes, processes that it started included."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+from datapm_rl.sandbox.inside import kernel
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Consumption:
+    """`tasks`: processes and threads. `cpu_s`: seconds of CPU, of ended and awaited children too. `memory`: bytes."""
+
+    tasks: int
+    cpu_s: float
+    memory: int
+
+
+def consumption(pid: int) -> Consumption:
+    """Of a process and all below it. What has ended meanwhile counts nothing."""
+    pids = [pid, *kernel.descendants(pid)]
+    return Consumption(
+        sum(map(kernel.thread_count, pids)),
+        sum(map(_cpu_seconds, pids)),
+        # what several processes share would be counted for each, and to ask for shares is dear
+        _resident(pid) if len(pids) == 1 else sum(map(_proportional, pids)),
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+        fields = file.read().rsplit(b")", 1)[1].split()
+        return sum(map(int, fields[11:15])) / _TICKS  # utime, stime, cutime, cstime
+    return 0.0
+
+
+def _resident(pid: int) -> int:
+    """Anonymous and shared memory; mapped files are not the step's."""
+    return _sum_of(f"/proc/{pid}/status", (b"RssAnon:", b"RssShmem:"))
+
+
+def _proportional(pid: int) -> int:
+    return _sum_of(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:"))
+
+
+def _sum_of(path: str, names: tuple[bytes, ...]) -> int:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return sum(int(line.split()[1]) << 10 for line in file if line.startswith(names))
+    return 0

@@ -1,0 +1,113 @@
+"""The system call filter: what code in a session may never ask of the kernel, whatever its user.
+
+A deny-list: data libraries use hundreds of calls, and Landlock, the uid and the namespaces bound what the allowed
+ones reach. It is inherited by every process of the session and cannot be removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+
+from .kernel import libc
+from .syscalls import AUDIT_ARCH, machine, numbers
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_DUMPABLE, _MODE_FILTER = 38, 22, 4, 2
+
+# each of these was a hole in some sandbox, or is a way around one of our limits
+_REFUSED = (
+    # the network, and UNIX sockets by path, which Landlock before ABI 9 does not stop (Ray's raylet listens on one)
+    "socket",
+    # signals to others: parked snapshots of the session are of the same user
+    *("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
+    *("pidfd_open", "pidfd_getfd", "pidfd_send_signal"),
+    # leaving the process group by which a whole session is frozen
+    *("setsid", "setpgid"),
+    # other processes' memory and state
+    *("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp"),
+    *("migrate_pages", "move_pages", "setpriority", "ioprio_set"),
+    *("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"),
+    # namespaces and mounts
+    *("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "open_tree_attr"),
+    *("fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "statmount", "listmount", "quotactl", "quotactl_fd"),
+    # files without a path
+    *("open_by_handle_at", "name_to_handle_at", "memfd_create", "memfd_secret"),
+    # memory that outlives the process, or that no limit counts
+    *("shmget", "shmat", "shmctl", "semget", "semop", "semctl", "semtimedop"),
+    *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
+    # large or privileged parts of the kernel that data analysis does not need
+    *("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register"),
+    *("keyctl", "add_key", "request_key", "fanotify_init", "lookup_dcookie", "syslog", "acct", "nfsservctl"),
+    *("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot"),
+    *("swapon", "swapoff", "vhangup", "modify_ldt", "iopl", "ioperm", "sethostname", "setdomainname"),
+    *("settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
+    # a timer that fires while its process is parked
+    "timer_create",
+    # a filter that breaks the parked process
+    "seccomp",
+)
+
+# Owner, mode and times of files that the user owns are not Landlock's business; `shutil.copy` calls these on its own
+# copies and must not fail: they succeed and do nothing.
+_WITHOUT_EFFECT = (
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat"),
+    *("utime", "utimes", "utimensat", "futimesat"),
+    *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
+    *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
+)
+
+_NAMESPACE_FLAGS = 0x7E020080  # CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET
+_AF_UNIX = 1
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_AT_NUMBER, _AT_ARCH, _AT_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; of an argument, the low word
+
+
+def install() -> None:
+    """Put the filter on this process and its children. Raises OSError or KeyError (an architecture without a table)."""
+    program = _program()
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
+    code = ctypes.create_string_buffer(program, len(program))
+    filter_ = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code)))
+    if libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(filter_), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")
+
+
+def _program() -> bytes:
+    """struct sock_filter[]; each rule is skipped by a jump over it, so no jump is long."""
+    deny = _ERRNO | errno.EPERM
+    code = [_op(_LOAD, _AT_ARCH), _op(_JUMP_EQUAL, AUDIT_ARCH[machine()], 1, 0), _op(_RETURN, _KILL)]
+    code += [_op(_LOAD, _AT_NUMBER)]
+    if machine() == "x86_64":  # the x32 calls have numbers of their own
+        code += [_op(_JUMP_AT_LEAST, 0x40000000, 0, 1), _op(_RETURN, _KILL)]
+    for number in numbers(*_REFUSED):
+        code += [_op(_JUMP_EQUAL, number, 0, 1), _op(_RETURN, deny)]
+    for number in numbers(*_WITHOUT_EFFECT):
+        code += [_op(_JUMP_EQUAL, number, 0, 1), _op(_RETURN, _ERRNO | 0)]
+    # its flags are in memory, where a filter cannot look; the C library falls back to clone
+    for number in numbers("clone3"):
+        code += [_op(_JUMP_EQUAL, number, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
+    code += _if_argument("clone", 0, _JUMP_ANY_BIT, _NAMESPACE_FLAGS, deny)
+    code += _if_argument("socketpair", 0, _JUMP_EQUAL, _AF_UNIX, deny, negate=True)
+    code += _if_argument("prlimit64", 0, _JUMP_EQUAL, 0, deny, negate=True)  # of another process
+    code += _if_argument("prctl", 0, _JUMP_EQUAL, _PR_SET_SECCOMP, deny)
+    code += _if_argument("prctl", 0, _JUMP_EQUAL, _PR_SET_DUMPABLE, deny)  # hides what the watchdog reads
+    code += _if_argument("ioctl", 1, _JUMP_EQUAL, _TIOCSTI, deny)
+    code += _if_argument("ioctl", 1, _JUMP_EQUAL, _TIOCLINUX, deny)
+    return b"".join([*code, _op(_RETURN, _ALLOW)])
+
+
+def _if_argument(name: str, argument: int, test: int, value: int, verdict: int, negate: bool = False) -> list[bytes]:
+    """`verdict` when the test of an argument's low word holds (or not, with `negate`)."""
+    [number] = numbers(name)
+    test_op = _op(test, value, 1, 0) if negate else _op(test, value, 0, 1)
+    load = _op(_LOAD, _AT_ARGUMENT + 8 * argument)
+    return [_op(_JUMP_EQUAL, number, 0, 4), load, test_op, _op(_RETURN, verdict), _op(_LOAD, _AT_NUMBER)]
+
+
+def _op(code: int, value: int, jump_true: int = 0, jump_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, jump_true, jump_false, value)
