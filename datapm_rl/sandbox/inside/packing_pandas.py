@@ -50,6 +50,10 @@ def _periods(ordinals: Any, freq: str) -> Any:
     return make.from_ordinals(ordinals, freq=freq).array
 
 
+def _sparse(dense: Any, fill_value: Any) -> Any:
+    return pd.arrays.SparseArray(dense, fill_value=fill_value)
+
+
 def _strings(texts: list[Any], storage: str, missing_is_nan: bool) -> Any:
     dtype: Any = pd.StringDtype(storage, na_value=np.nan if missing_is_nan else pd.NA)
     return pd.array(texts, dtype=dtype)
@@ -145,7 +149,7 @@ _CASES: list[tuple[str, tuple[Any, ...], Kind]] = [
     (
         "SparseArray",
         (_arrays.SparseArray,),
-        Kind(lambda v: (v.to_dense(), v.fill_value), lambda v, fill: _arrays.SparseArray(v, fill_value=fill)),
+        Kind(lambda v: (v.to_dense(), v.fill_value), _sparse),
     ),
     ("NumpyArray", (_arrays.NumpyExtensionArray,), Kind(lambda v: (v.to_numpy(),), _arrays.NumpyExtensionArray)),
     ("item", (pd.Timestamp, pd.Timedelta, pd.Period), Kind(lambda v: (pd.array([v]),), operator.itemgetter(0))),
