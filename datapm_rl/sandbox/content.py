@@ -89,12 +89,15 @@ def open_regular(name: str, folder: int, write: bool = False) -> io.FileIO | Non
 def fill(target: io.FileIO, source: io.FileIO, size: int) -> None:
     """Copy `size` bytes, fewer if the source ends before (it may change meanwhile), and no holes."""
     done = 0
+    hole = False
     while chunk := source.read(min(_CHUNK, size - done)):
         done += len(chunk)
-        if not chunk.strip(b"\0"):
+        hole = not chunk.strip(b"\0")
+        if hole:
             target.seek(len(chunk), os.SEEK_CUR)
             continue
         rest = memoryview(chunk)
         while rest:
             rest = rest[target.write(rest) :]
-    target.truncate(done)
+    if hole:  # at the end
+        target.truncate(done)
