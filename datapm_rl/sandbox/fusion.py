@@ -180,11 +180,9 @@ def _report(command: Command, nonce: str) -> dict[str, Any]:
         cause = "sandbox_slow" if command.timed_out else "sandbox_protocol"
         raise InfraError(cause, f"the program did not get to the step, {command.detail}")
     if lines[-1] != "running":
-        try:
+        with contextlib.suppress(ValueError, zlib.error):  # cut off
             report: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(lines[-1], validate=True)))
             return report
-        except (ValueError, zlib.error):
-            pass  # cut off
     if command.timed_out:
         return {"status": "timeout", "error": "time limit exceeded"}
     return {"status": "died", "error": f"the step's supervisor ended, {command.detail}"}
