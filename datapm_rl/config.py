@@ -83,6 +83,8 @@ class PrmConfig:
     """Weight of the process reward, eq. 8: r = (1 - beta) * outcome + beta * mean(step scores)."""
     deadline_s: float = 120.0
     """Seconds for one verification, and for those outstanding when a trajectory ends."""
+    tamper_policy: str = "clean_room"
+    """For a step whose process has replaced functions of pandas, NumPy or builtins: mark, clean_room or zero."""
     max_missing_share: float = 0.5
     """Share of trajectories without a reward above which a step stops the run."""
 

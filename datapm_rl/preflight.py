@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -13,7 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
+from datapm_rl.sandbox import Limits
 from datapm_rl.verifier.registry import load_verifier
+from datapm_rl.verifier.trust import POLICIES
 
 MIN_FREE_GB = 2.0
 """Disk that a run of a small model needs for checkpoints and Ray's session; a real model needs more."""
@@ -34,6 +37,8 @@ COUNTS = (
     "policy.sft_batch",
     "policy.sft_demonstrations",
     "sandbox.cores",
+    "sandbox.max_snapshots",
+    "sandbox.recycle_after",
     "reward.num_workers",
 )
 """Settings that are whole numbers from 1 on (verl's own have no type)."""
@@ -72,8 +77,9 @@ def check_config(config: DictConfig) -> None:
             f"prm.deadline_s={prm.deadline_s} must be longer than sandbox.wall_s={config.sandbox.wall_s}: a slow step "
             "of the agent would count as a lost one of ours"
         )
-    if config.sandbox.wall_s <= 0 or config.sandbox.memory_mb < 256:
-        raise UserError("sandbox.wall_s must be above 0 and sandbox.memory_mb at least 256 (pandas alone needs that)")
+    if prm.tamper_policy not in POLICIES:
+        raise UserError(f"prm.tamper_policy={prm.tamper_policy!r} is none of {', '.join(POLICIES)}")
+    _check_sandbox(config.sandbox)
     actor, tokens = config.actor_rollout_ref.actor, config.data.max_prompt_length + config.data.max_response_length
     if actor.use_dynamic_bsz and tokens > actor.ppo_max_token_len_per_gpu:
         raise UserError(
@@ -84,6 +90,19 @@ def check_config(config: DictConfig) -> None:
         raise UserError(
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} does not know missing rewards: "
             "use prm_grpo (trajectory credit) or prm_grpo_step"
+        )
+
+
+def _check_sandbox(sandbox: DictConfig) -> None:
+    Limits(**{limit.name: sandbox[limit.name] for limit in dataclasses.fields(Limits)})
+    if sandbox.memory_mb < 256:
+        raise UserError(f"sandbox.memory_mb={sandbox.memory_mb} must be at least 256: pandas alone needs that")
+    if sandbox.keep not in ("last", "all", "lru"):
+        raise UserError(f"sandbox.keep={sandbox.keep!r} is none of last, all, lru")
+    if not 0 <= sandbox.min_level <= sandbox.max_level <= 4:
+        raise UserError(
+            f"sandbox.min_level={sandbox.min_level} and sandbox.max_level={sandbox.max_level} must be isolation levels "
+            "from 0 to 4, the first not above the second"
         )
 
 

@@ -93,6 +93,7 @@ class Verdict:
     cause: str | None = None
     verifier: str = ""
     trace: list[dict[str, Any]] = field(default_factory=list)  # {"code", "output", "status"} per round
+    tampered: list[str] = field(default_factory=list)  # functions that the agent's code had replaced in its process
     cost: dict[str, float] = field(default_factory=dict)  # turns, tool_calls, tokens, seconds
 
     def __post_init__(self) -> None:

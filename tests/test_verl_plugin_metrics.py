@@ -17,7 +17,7 @@ def extra(info, task="t", verdicts=()):
     attempt = {
         "task": {"id": task, "question": "?", "files": ["a.csv"], "gold": []},
         "steps": steps,
-        "verdicts": [{"score": score, "cost": {"seconds": 0.5}} for score in verdicts],
+        "verdicts": [{"score": score, "tampered": [], "cost": {"seconds": 0.5}} for score in verdicts],
         "stop_reason": "answered",
     }
     return {"trajectory": attempt, "reward_extra_info": info}

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from datapm_rl.errors import InfraError
+from datapm_rl.errors import InfraError, UserError
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.sandbox.sandbox import Sandbox
 from datapm_rl.sandbox.selfcheck import IsolationReport
@@ -44,7 +44,11 @@ class SandboxActor:
 
     def __init__(self, settings: Mapping[str, Any], cores: int, lease_s: float):
         """`settings`: arguments of `Sandbox`."""
-        self._sandbox = Sandbox(**settings)
+        self._sandbox: Sandbox | None = None
+        try:
+            self._sandbox = Sandbox(**settings)
+        except (UserError, InfraError) as error:  # raised by each call: Ray would only say that the actor died
+            self._failure = error
         self._turns = asyncio.Semaphore(cores)
         # beside the running steps, the short calls (open, branch, close) get threads of their own
         self._threads = ThreadPoolExecutor(2 * cores + 2, thread_name_prefix="sandbox")
@@ -64,7 +68,7 @@ class SandboxActor:
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep_forever())
         await self.close(session_id)
-        self._add(session_id, await self._in_thread(self._sandbox.session, data_dir, files, seed, log))
+        self._add(session_id, await self._in_thread(self._ready().session, data_dir, files, seed, log))
 
     async def run(self, session_id: str, code: str) -> ExecutionResult:
         """Run code in a session when its turn comes. An unknown or swept id: INFRA_ERROR "session_unknown"."""
@@ -75,22 +79,24 @@ class SandboxActor:
             async with self._turns:
                 return self._count(await self._in_thread(lease.session.run, code))
 
-    async def branch(self, session_id: str, step: int | None = None) -> str:
-        """The id of a branch of a session. Raises InfraError, "session_unknown" among its causes."""
+    async def branch(self, session_id: str, step: int | None = None, clean: bool = False) -> str:
+        """The id of a branch of a session, or of a clean room. Raises InfraError ("session_unknown", ...)."""
         lease = self._leases.get(session_id)
         if lease is None:
             raise InfraError("session_unknown", session_id)
         with self._use(lease):
-            return self._add(f"{session_id}.{next(self._numbers)}", await self._in_thread(lease.session.branch, step))
+            return self._add(
+                f"{session_id}.{next(self._numbers)}", await self._in_thread(_branch, lease.session, step, clean)
+            )
 
-    async def probe(self, session_id: str, step: int | None, code: str) -> ExecutionResult:
+    async def probe(self, session_id: str, step: int | None, code: str, clean: bool = False) -> ExecutionResult:
         """Run code once on a throwaway branch that is checked for tampering: `branch`, `run`, `close` in one call."""
         lease = self._leases.get(session_id)
         if lease is None:
             return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
         with self._use(lease):
             async with self._turns:
-                return self._count(await self._in_thread(_probe, lease.session, step, code))
+                return self._count(await self._in_thread(_probe, lease.session, step, code, clean))
 
     async def close(self, session_id: str) -> None:
         """Close a session; an unknown id is none."""
@@ -100,18 +106,24 @@ class SandboxActor:
 
     async def health(self) -> dict[str, Any]:
         """What `Sandbox.health` tells, and counts: sessions, steps, infra_errors, swept, tampered (probes)."""
-        return {**self._sandbox.health(), "sessions": len(self._leases), **self._counts}
+        return {**self._ready().health(), "sessions": len(self._leases), **self._counts}
 
     async def isolation(self) -> IsolationReport:
         """The proof of the isolation level."""
-        return self._sandbox.isolation
+        return self._ready().isolation
 
     async def shutdown(self) -> None:
         """Close the sandbox; the actor is useless after it. (A killed actor leaves nothing behind either.)"""
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._leases.clear()
-        await self._in_thread(self._sandbox.close)
+        if self._sandbox is not None:
+            await self._in_thread(self._sandbox.close)
+
+    def _ready(self) -> Sandbox:
+        if self._sandbox is None:
+            raise self._failure
+        return self._sandbox
 
     def _add(self, session_id: str, session: Session) -> str:
         self._leases[session_id] = _Lease(session, time.monotonic())
@@ -146,9 +158,13 @@ class SandboxActor:
                     await self.close(session_id)
 
 
-def _probe(session: Session, step: int | None, code: str) -> ExecutionResult:
+def _branch(session: Session, step: int | None, clean: bool) -> Session:
+    return session.branch(step, check=not clean, clean=clean)
+
+
+def _probe(session: Session, step: int | None, code: str, clean: bool) -> ExecutionResult:
     try:
-        with session.branch(step, check=True) as twin:
+        with _branch(session, step, clean) as twin:
             return twin.run(code)
     except InfraError as error:
         return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)

@@ -6,8 +6,9 @@ more: variables and files roll back.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from datapm_rl.sandbox.root import Root, StateLost
 from datapm_rl.sandbox.step import RunningStep
 
 _LAYERS = 14  # Landlock takes 16
+_NO_FILES = Manifest({})
 
 
 @dataclass(eq=False)
 class State:
-    """What a step left. `process` None: dropped, to be rebuilt when it is needed."""
+    """What a step left. `process` None: dropped, with its files, to be rebuilt when it is needed."""
 
     process: Process | None
     files: Manifest
@@ -37,7 +39,7 @@ class Chain:
     def __init__(
         self, root: Root, limits: Limits, slot: Path, writable: frozenset[Path] | None, layers: int, offset: int
     ):
-        """`writable`: where a branch may change files, None: not a branch. `layers`: Landlock's. `offset`: runs before."""
+        """`writable`: where a branch may change files, None: not a branch. `offset`: runs before it."""
         self.root, self.limits, self.workspace = root, limits, slot
         self._writable = writable
         self._layers = layers
@@ -85,37 +87,48 @@ class Chain:
             raise
         return twin
 
-    def run(self, code: str, check: bool = False) -> ExecutionResult:
-        """Run code in the newest state. Raises StateLost, InfraError when nothing was run or its result is lost."""
+    def run(self, code: str, check: bool = False, op: str = "run") -> ExecutionResult:
+        """Run code in the newest state; `op` "export" or "load": see `inside.transplant`.
+
+        Raises StateLost, or InfraError when nothing was run or its result is lost.
+        """
         if not self.root.process.alive():
             raise StateLost("the session's first process has ended")
+        before = self.files()  # what the owner put there since the last run stays
+        with self._lock:
+            self._check_open()
+            source = self.states[-1].process
+            if source is None:
+                raise StateLost("it was dropped")
+            self._step = RunningStep(self.root, self.limits, self.workspace, source, self._request(op, code, check))
+            step = self._step
+        process, result = step.finish()
         try:
-            before = self._files.commit()  # what the owner put there since the last run stays
+            if process is None:
+                self.restore(before)
+            files = before if process is None else self.files()
             with self._lock:
                 self._check_open()
-                source = self.states[-1].process
-                if source is None:
-                    raise StateLost("it was dropped")
-                step = RunningStep(self.root, self.limits, self.workspace, source, self._request(code, check))
-                self._step = step
-            process, result = step.finish()
-            if process is None:
-                self._files.restore(before)
-            files = before if process is None else self._files.commit()
-        except OSError as error:
-            with self._lock:
-                self._check_open()  # else the workspace was taken away
-            raise InfraError("disk", f"the workspace cannot be read or written ({error})") from error
-        with self._lock:
+                self.states.append(State(process or source, files))
+                if process is None:
+                    self.root.zygote.hold(source)
+        except InfraError:
+            if process is not None:
+                self.root.zygote.forget(process)
+            raise
+        finally:
             self._step = None
-            if self._closed:
-                if process is not None:
-                    self.root.zygote.forget(process)
-                raise InfraError("session_closed", "the session was closed during the step")
-            self.states.append(State(process or source, files))
-            if process is None:
-                self.root.zygote.hold(source)
         return result
+
+    def files(self) -> Manifest:
+        """What is in the workspace now."""
+        with self._disk():
+            return self._files.commit()
+
+    def restore(self, files: Manifest) -> None:
+        """Have these files, of this chain or another, in the workspace."""
+        with self._disk():
+            self._files.restore(files)
 
     def repeat(self) -> None:
         """One more state, the same as the newest: a run that left nothing."""
@@ -150,21 +163,32 @@ class Chain:
                 self._step.stop()  # the thread that waits for it lets go of it
             for state in self.states:
                 self._drop(state)
+        self._files.close()
         self.root.folder.give_back(self.workspace)
         self.root.release()
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with self._lock:
+                self._check_open()  # else the workspace was taken away
+            raise InfraError("disk", f"the workspace cannot be read or written ({error})") from error
 
     def _drop(self, state: State) -> None:
         if state.process is not None:
             self.root.zygote.forget(state.process)
-            state.process = None
+            state.process, state.files = None, _NO_FILES  # copies that no manifest refers to are deleted
 
     def _check_open(self) -> None:
         if self._closed:
             raise InfraError("session_closed", "the session was closed")
 
-    def _request(self, code: str, check: bool) -> dict[str, Any]:
+    def _request(self, op: str, code: str, check: bool) -> dict[str, Any]:
         first_of_branch = self._writable is not None and len(self.states) == 1
         return {
+            "op": op,
             "code": code,
             "number": self._offset + len(self.states),
             "keep": self.limits.output_kb << 10,

@@ -70,9 +70,9 @@ class RemoteSession:
                 return True
         return False
 
-    async def probe(self, code: str, step: int | None = None) -> ExecutionResult:
+    async def probe(self, code: str, step: int | None = None, clean: bool = False) -> ExecutionResult:
         """Run code once on a throwaway `branch`, in one remote call where a branch takes three; never raises."""
-        return await self._execute(self._actor.probe, (self._id, step, code))
+        return await self._execute(self._actor.probe, (self._id, step, code, clean))
 
     async def _execute(self, method: Any, arguments: tuple[Any, ...]) -> ExecutionResult:
         try:
@@ -81,9 +81,12 @@ class RemoteSession:
             return ExecutionResult(StepStatus.INFRA_ERROR, error=str(error), cause=cause_of(error))
 
     @contextlib.asynccontextmanager
-    async def branch(self, step: int | None = None) -> AsyncIterator[RemoteSession]:
-        """A private copy of the state after the `step`-th run (default: the newest), closed at the end of the block."""
-        session_id = await _call(self._actor.branch, (self._id, step), self._deadline_s)
+    async def branch(self, step: int | None = None, clean: bool = False) -> AsyncIterator[RemoteSession]:
+        """A private copy of the state after the `step`-th run (default: the newest), closed at the end of the block.
+
+        Its first result has `tampered`. `clean`: only its data, in a process where the agent's code never ran.
+        """
+        session_id = await _call(self._actor.branch, (self._id, step, clean), self._deadline_s)
         twin = RemoteSession(self._actor, session_id, self._deadline_s)
         try:
             yield twin

@@ -128,7 +128,7 @@ class ReplaySession:
         return result
 
     def _run_in_fresh_state(self, script: str) -> tuple[Session, ExecutionResult]:
-        session = _fresh_over(self._newest)
+        session = self._newest.fresh()
         workspace = session.workspace
         result = run_in(session, script, self._start._sandbox.limits.wall_s)
         if result.status is StepStatus.INFRA_ERROR:
@@ -149,14 +149,14 @@ class ReplaySession:
 
     def _take(self, other: ReplaySession) -> None:
         """The files and the history of another, which ends."""
-        self._renew(other._newest if other._newest is not other._start else _fresh_over(other._start))
+        self._renew(other._newest if other._newest is not other._start else other._start.fresh())
         self._history = other._history
         other._start.close()
 
     def _copied(self) -> ReplaySession:
         twin = ReplaySession(self._start.branch(0))
         try:
-            twin._newest, twin._history = _fresh_over(self._newest), self._history
+            twin._newest, twin._history = self._newest.fresh(), self._history
         except InfraError:
             twin.close()
             return self._repeated(len(self._log))
@@ -170,17 +170,3 @@ class ReplaySession:
                 twin.close()
                 raise InfraError(result.cause or "unknown", result.error or "")
         return twin
-
-
-def _fresh_over(session: Session) -> Session:
-    """A session in the start's state with a private copy of another's newest files. Raises InfraError."""
-    twin = session.branch(0)
-    try:
-        twin._chain._files.restore(session._chain._files.commit())
-    except OSError as error:
-        twin.close()
-        raise InfraError("workspace_lost", str(error)) from None
-    except BaseException:
-        twin.close()
-        raise
-    return twin

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.sandbox.chain import Chain
+from datapm_rl.sandbox.clean_room import carry
 from datapm_rl.sandbox.result import Limits
 from datapm_rl.sandbox.retention import Keep, Retention
 from datapm_rl.sandbox.root import Root, StateLost
@@ -125,6 +126,23 @@ class Sandbox:
         chain.limits = self.limits
         self._rebuilt += 1
         return chain
+
+    def clean_room(self, origin: Origin, source: Chain) -> tuple[Chain, tuple[str, ...]]:
+        """A new chain with the data and files of another one's newest state; the names of what is no data.
+
+        Closes the other one. Raises InfraError.
+        """
+        try:
+            room = self._chain(origin, self.limits)
+            try:
+                return room, carry(source, room)
+            except BaseException:
+                room.close()
+                raise
+        except StateLost as error:
+            raise InfraError("snapshot_lost", str(error)) from None
+        finally:
+            source.close()
 
     def adopt(self, session: Session) -> Session:
         """Count a session among those that `close` ends."""

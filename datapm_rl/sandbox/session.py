@@ -50,14 +50,22 @@ class Session:
     """
 
     def __init__(
-        self, sandbox: Sandbox, origin: Origin, chain: Chain, log: list[LoggedRun], first: int = 0, check: bool = False
+        self,
+        sandbox: Sandbox,
+        origin: Origin,
+        chain: Chain,
+        log: list[LoggedRun] | None,
+        first: int = 0,
+        check: bool = False,
+        left_out: tuple[str, ...] = (),
     ):
         self._sandbox = sandbox
         self._origin = origin
         self._chain = chain
-        self._log = log
+        self._log = log  # None: of a clean room, which no code leads to
         self._first = first  # log entries before this branch was made
         self._check = check
+        self.left_out = left_out  # of a clean room: variables that are no data (functions, models, open files)
         self._closed = False
         self._run_lock = threading.Lock()
 
@@ -80,7 +88,8 @@ class Session:
             except InfraError as error:
                 self._check = check
                 return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)
-            self._log.append(LoggedRun.of(code, result))
+            if self._log is not None:
+                self._log.append(LoggedRun.of(code, result))
             self._sandbox.retention.after_run(self._chain)
             return result
 
@@ -98,12 +107,14 @@ class Session:
         message = f"the state before this step ends when it is continued ({lost})"
         return ExecutionResult(StepStatus.DIED, error=message, rolled_back=True)
 
-    def branch(self, step: int | None = None, check: bool = False) -> Session:
+    def branch(self, step: int | None = None, check: bool = False, clean: bool = False) -> Session:
         """A session of its own that starts from the state after the `step`-th run (0: the start; default: newest).
 
         It has the variables and a private copy of the files as they were then. It costs no process until its first
         run, which forks from this session's snapshot; a state that was dropped is rebuilt by running the log again.
         `check`: the first result tells in `tampered` which functions the code before had replaced.
+        `clean`: a clean room, a process in which the agent's code never ran, gets the variables that are data, so what
+        is computed there is computed by the real libraries; `left_out` names the others.
 
         Raises InfraError when the state cannot be had, ValueError for a wrong step.
         """
@@ -113,14 +124,34 @@ class Session:
         if step is not None and not 0 <= step <= newest:
             raise ValueError(f"no step {step}: the session has {newest} runs")
         step = newest if step is None else step
-        log = self._log[: self._first + step]
+        log = None if self._log is None else self._log[: self._first + step]
         twin = chain.branch(step)
         if twin is None:
+            if log is None:
+                raise InfraError("snapshot_lost", "a clean room cannot be rebuilt from the code log")
             twin = self._sandbox.replay(self._origin, log)
             twin.cut(len(log))
         else:
             self._sandbox.retention.used(chain, step)
-        return self._sandbox.adopt(Session(self._sandbox, self._origin, twin, log, len(log), check))
+        if clean:
+            room, left_out = self._sandbox.clean_room(self._origin, twin)
+            return self._sandbox.adopt(Session(self._sandbox, self._origin, room, None, left_out=left_out))
+        first = len(log) if log is not None else 0
+        return self._sandbox.adopt(Session(self._sandbox, self._origin, twin, log, first, check))
+
+    def fresh(self) -> Session:
+        """A session in the start state with a private copy of the newest files. Raises InfraError."""
+        self._check_open()
+        chain = self._chain
+        twin = chain.branch(0)
+        if twin is None:
+            twin = self._sandbox.replay(self._origin, [])
+        try:
+            twin.restore(chain.files())
+        except BaseException:
+            twin.close()
+            raise
+        return self._sandbox.adopt(Session(self._sandbox, self._origin, twin, []))
 
     def close(self) -> None:
         """Kill the session's processes and remove its workspace. Branches live on. Again is harmless."""
@@ -139,6 +170,8 @@ class Session:
             raise InfraError("session_closed", "the session was closed")
 
     def _rebuild(self) -> None:
+        if self._log is None:
+            raise InfraError("snapshot_lost", "a clean room cannot be rebuilt from the code log")
         lost = self._chain
         rebuilt = self._sandbox.replay(self._origin, self._log)
         rebuilt.cut(self._first)

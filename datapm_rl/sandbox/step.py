@@ -71,7 +71,7 @@ class RunningStep:
             self._root.sweep()
         if kernel.thread_count(process.pid) <= 1:
             return process
-        request = {**self._request, "code": "", "cwd": None, "changeable": None, "check": False}
+        request = {**self._request, "op": "run", "code": "", "cwd": None, "changeable": None, "check": False}
         renewal = RunningStep(self._root, self._limits, self._workspace, process, request)
         heir = renewal._process
         try:

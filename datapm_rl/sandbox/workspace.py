@@ -18,7 +18,7 @@ from pathlib import Path
 from datapm_rl.errors import UserError
 from datapm_rl.sandbox.tree import remove_tree
 
-_SLOTS = 32  # branches of a session that are alive at the same time; one more is rebuilt from the code log
+_SLOTS = 16  # branches of a session that are alive at the same time; one more is rebuilt from the code log
 
 
 class WorkspaceRoot:

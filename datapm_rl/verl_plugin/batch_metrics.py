@@ -48,6 +48,7 @@ def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
     }
     if verdicts:
         metrics["verifier/missing_share"] = _mean(verdict["score"] is None for verdict in verdicts)
+        metrics["verifier/tampered_share"] = _mean(bool(verdict["tampered"]) for verdict in verdicts)
         metrics["verifier/seconds_mean"] = _mean(verdict["cost"].get("seconds", 0.0) for verdict in verdicts)
         for score in (0.0, 0.5, 1.0):
             metrics[f"verifier/score_{score:g}"] = _mean(verdict["score"] == score for verdict in verdicts)

@@ -19,10 +19,10 @@ from datapm_rl.benchmarks import grade
 from datapm_rl.errors import cause_of
 from datapm_rl.reward.combine import step_rewards, trajectory_reward
 from datapm_rl.sandbox.client import RemoteSession
-from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Outcome, step_from_json, task_from_json, to_json, verdict_from_json
 from datapm_rl.verifier.base import CodeRunner, VerificationRequest, verify_or_missing
 from datapm_rl.verifier.registry import load_verifier
+from datapm_rl.verifier.trust import CheckedBranches
 from datapm_rl.verl_plugin.output import missing_info, reward_info
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_handle
 
@@ -53,8 +53,7 @@ class ProcessRewardManager(RewardManagerBase):
         history = [step_from_json(row) for row in request["history"]]
         runs = sum(past.code is not None for past in [*history, step])  # a session counts runs, not turns
 
-        async def probe(code: str) -> ExecutionResult:
-            return await session.probe(code, runs)
+        branches = CheckedBranches(session, runs, self.prm.tamper_policy)
 
         @asynccontextmanager
         async def fresh() -> AsyncIterator[CodeRunner]:
@@ -69,11 +68,11 @@ class ProcessRewardManager(RewardManagerBase):
             history=history,
             verdicts=[verdict_from_json(row) for row in request["verdicts"]],
             step=step,
-            branch=lambda: session.branch(runs),
-            probe=probe,
+            branch=branches.branch,
+            probe=branches.probe,
             fresh=fresh,
         )
-        return to_json(await verify_or_missing(self.verifier, verification, self.prm.deadline_s))
+        return to_json(branches.judged(await verify_or_missing(self.verifier, verification, self.prm.deadline_s)))
 
     def _reward(self, request: dict[str, Any]) -> dict[str, Any]:
         row = request["trajectory"]

@@ -19,8 +19,9 @@ from verl.trainer.main_ppo import TaskRunnerV1
 from verl.utils.device import get_device_name
 
 from datapm_rl.errors import InfraError, UserError
+from datapm_rl.tracking.run_dir import RunDir
 from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
-from datapm_rl.verl_plugin.sandbox_actor import start_sandboxes
+from datapm_rl.verl_plugin.sandbox_actor import isolation_reports, start_sandboxes
 
 POLL_S = 0.3
 """Seconds between two looks of the driver at the run."""
@@ -37,6 +38,7 @@ class Runner(_VerlTaskRunner):
         import datapm_rl.verl_plugin.trainer  # noqa: F401
 
         self.sandboxes = start_sandboxes(config)  # kept: an actor lives as long as its creating handle
+        RunDir(Path(config.run.dir) / config.run.name).write_json("isolation.json", isolation_reports(self.sandboxes))
         super().run(config)
 
 

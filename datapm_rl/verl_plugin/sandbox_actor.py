@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from typing import Any
@@ -14,20 +15,30 @@ from datapm_rl.sandbox import Limits
 from datapm_rl.sandbox.actor import get_or_create_sandbox_actor
 
 PREFIX = "datapm_sandbox"
+_HEALTH_S = 10.0
 
 
-def start_sandboxes(config: DictConfig) -> list[Any]:
-    """Start them. Keep the handles: an actor lives as long as its creator's handle does."""
+def start_sandboxes(config: DictConfig) -> dict[str, Any]:
+    """Start them: node -> actor. Keep the handles: an actor lives as long as its creator's handle does."""
     limits = Limits(**{limit.name: config.sandbox[limit.name] for limit in dataclasses.fields(Limits)})
     names = ("preload", "keep", "max_snapshots", "min_level", "max_level", "read_only", "recycle_after")
     settings = {"limits": limits, **{name: config.sandbox[name] for name in names}}
     if config.prm.verifier == "none":
         settings["keep"] = "last"  # nobody branches
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-    return [
+    actors = [
         get_or_create_sandbox_actor(settings, config.sandbox.cores, config.sandbox.lease_s, node_id=node, name=PREFIX)
         for node in nodes
     ]
+    return dict(zip(nodes, actors, strict=True))
+
+
+def isolation_reports(actors: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Node -> the proof of its isolation level. Raises UserError when a node cannot reach `min_level`."""
+    reports = dict(zip(actors, ray.get([actor.isolation.remote() for actor in actors.values()]), strict=True))
+    for node, report in reports.items():
+        print(f"sandbox of node {node[:8]}: {report.summary()}", flush=True)
+    return {node: report.as_dict() for node, report in reports.items()}
 
 
 @functools.cache
@@ -42,3 +53,17 @@ def sandbox_handle(name: str) -> Any:
         return ray.get_actor(name)
     except ValueError as error:
         raise InfraError("sandbox_lost", f"no actor {name}") from error
+
+
+def sandbox_metrics() -> dict[str, float]:
+    """Of all nodes: the lowest isolation level, and counts since the start. A node that does not answer is left out."""
+    nodes = [f"{PREFIX}_{node['NodeID']}" for node in ray.nodes() if node["Alive"]]
+    found = []
+    for name in nodes:
+        with contextlib.suppress(InfraError, ray.exceptions.RayError):
+            found.append(ray.get(sandbox_handle(name).health.remote(), timeout=_HEALTH_S))
+    if not found:
+        return {}
+    counts = ("steps", "infra_errors", "swept", "rebuilt", "diverged", "tampered")
+    totals = {f"sandbox/{name}": float(sum(health[name] for health in found)) for name in counts}
+    return {"sandbox/level": float(min(health["level"] for health in found)), **totals}

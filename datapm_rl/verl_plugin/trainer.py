@@ -24,6 +24,7 @@ from datapm_rl.tracking.loggers import Tracker
 from datapm_rl.tracking.run_dir import RunDir
 from datapm_rl.verl_plugin import batch_metrics
 from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+from datapm_rl.verl_plugin.sandbox_actor import sandbox_metrics
 
 VERL_METRICS = {
     "actor/entropy": "actor/entropy",
@@ -121,6 +122,7 @@ class WatchedTrainer:
         row = batch_metrics.reward_metrics(trajectories)
         row.update({name: value for name, value in metrics.items() if name.startswith("missing/")})
         row.update({ours: float(metrics[verls]) for verls, ours in VERL_METRICS.items() if verls in metrics})
+        row.update(sandbox_metrics())
         self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
         self._track(row, kind="train")
         last = self.global_steps >= self.total_training_steps

@@ -38,7 +38,12 @@ def run_cell(code: str, namespace: dict[str, Any], filename: str, keep: int) -> 
 
 
 def _evaluate(code: str, namespace: dict[str, Any], filename: str) -> str | None:
-    linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)  # None: never checked on disk
+    linecache.cache[filename] = (
+        len(code),
+        None,
+        (code + "\n").splitlines(True),
+        filename,
+    )  # None: never checked on disk
     tree = ast.parse(code, filename)
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):

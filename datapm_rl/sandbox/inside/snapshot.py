@@ -7,7 +7,8 @@ A `run` forks the parked process; the child runs the code, reports and parks as 
 stays parked as it was: whatever becomes of the child, the state before the step is still there. Each child gets a
 new socket, so nothing that a step forges can be taken for a later step's answer.
 
-Requests to a parked process, one way, for the answers come from the child's own socket: code, keep (characters of
+Requests to a parked process, one way, for the answers come from the child's own socket: op (run, or export or load the
+variables to or from a file), code (or the file's path), keep (characters of
 value and error), number (of the step), cwd (or null: stay), changeable (folders to which a branch's changes are
 confined, or null), check (whether to look for replaced functions first) | fds: socket, output pipe.
 """
@@ -15,6 +16,7 @@ confined, or null), check (whether to look for replaced functions first) | fds: 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -22,7 +24,7 @@ import sys
 import tempfile
 from typing import Any
 
-from . import kernel, landlock, notebook, pristine, wire
+from . import kernel, landlock, notebook, pristine, transplant, wire
 
 _exit = os._exit  # bound early: agent code may replace what it finds in `os`
 
@@ -78,10 +80,19 @@ class Snapshot:
         if request["cwd"]:
             enter(request["cwd"])
         self.sock.sendall(wire.HELLO)
-        tampered = pristine.changed() if request["check"] else []
-        result = notebook.run_cell(request["code"], self.namespace, f"<step {request['number']}>", request["keep"])
+        tampered = pristine.changed(self.namespace) if request["check"] else []
+        result = self._perform(request)
         self._settle()
         wire.send(self.sock, {**result, "tampered": tampered})
+
+    def _perform(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "run":
+            return notebook.run_cell(request["code"], self.namespace, f"<step {request['number']}>", request["keep"])
+        carry = transplant.export if request["op"] == "export" else transplant.load
+        try:
+            return {"status": "ok", "value": json.dumps(carry(self.namespace, request["code"])), "error": None}
+        except (OSError, MemoryError) as error:
+            return {"status": "error", "value": None, "error": f"{type(error).__name__}: {error}"}
 
     def _settle(self) -> None:
         """From running to parked: no alarms, no output, dead children are the kernel's business.

@@ -22,7 +22,7 @@ import sys
 import time
 from typing import Any
 
-from . import kernel, pristine, wire
+from . import kernel, pristine, transplant, wire
 from .confine import Namespaces, confine
 from .notebook import new_namespace
 from .snapshot import Snapshot, enter, redirect_output
@@ -51,6 +51,7 @@ def main(control_fd: int, trainer: int, root: str, preload: list[str], namespace
             importlib.import_module(name)
         _warm_up()
         pristine.record(preload)
+        transplant.prepare()
     except ImportError as error:
         wire.send(control, {"error": str(error)})
         return
