@@ -20,6 +20,7 @@ from datapm_rl.sandbox.process import Process
 from datapm_rl.sandbox.result import ExecutionResult, Limits
 from datapm_rl.sandbox.root import Root, StateLost
 from datapm_rl.sandbox.step import RunningStep
+from datapm_rl.trajectory import StepStatus
 
 _LAYERS = 14  # Landlock takes 16
 _NO_FILES = Manifest({})
@@ -53,13 +54,14 @@ class Chain:
 
     @classmethod
     def start(cls, root: Root, limits: Limits, sources: Sequence[Path]) -> Chain:
-        """Of a new root, with copies of the data files under their base names."""
+        """Of a new root, with copies of the data files under their base names. Raises StateLost, InfraError."""
         slot = root.folder.take(frozenset({root.first}))
         assert slot is not None
         chain = cls(root, limits, slot, None, 1, 0)
         root.zygote.hold(root.process)
         try:
-            chain.states.append(State(root.process, chain._files.start(list(sources))))
+            with chain._disk():
+                chain.states.append(State(root.process, chain._files.start(list(sources))))
         except BaseException:
             root.zygote.forget(root.process)
             chain.close()
@@ -81,7 +83,10 @@ class Chain:
             twin = Chain(self.root, self.limits, slot, writable, self._layers + 1, self._offset + step)
         twin.states.append(State(state.process, state.files))
         try:
-            twin._files.restore(state.files)
+            twin.restore(state.files)
+        except StateLost:
+            twin.close()
+            return None
         except BaseException:
             twin.close()
             raise
@@ -93,16 +98,19 @@ class Chain:
         Raises StateLost, or InfraError when nothing was run or its result is lost.
         """
         if not self.root.process.alive():
-            raise StateLost("the session's first process has ended")
+            raise StateLost("the session's first process has ended", ours=True)
         before = self.files()  # what the owner put there since the last run stays
         with self._lock:
             self._check_open()
             source = self.states[-1].process
             if source is None:
-                raise StateLost("it was dropped")
+                raise StateLost("it was dropped", ours=True)
             self._step = RunningStep(self.root, self.limits, self.workspace, source, self._request(op, code, check))
             step = self._step
         process, result = step.finish()
+        if result.status is StepStatus.DIED and self.root.lost():
+            self._step = None
+            raise StateLost("the session's first process has ended", ours=True)
         try:
             if process is None:
                 self.restore(before)
@@ -112,7 +120,7 @@ class Chain:
                 self.states.append(State(process or source, files))
                 if process is None:
                     self.root.zygote.hold(source)
-        except InfraError:
+        except (InfraError, StateLost):
             if process is not None:
                 self.root.zygote.forget(process)
             raise
@@ -174,6 +182,8 @@ class Chain:
         except OSError as error:
             with self._lock:
                 self._check_open()  # else the workspace was taken away
+            if self.root.lost():
+                raise StateLost("the zygote has ended, and the workspaces with it", ours=True) from None
             raise InfraError("disk", f"the workspace cannot be read or written ({error})") from error
 
     def _drop(self, state: State) -> None:

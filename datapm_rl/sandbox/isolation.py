@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from datapm_rl.sandbox.inside import landlock, syscalls
+from datapm_rl.sandbox.workspace import font_cache
 
 _FIRST_UID = 1_000_000_000
 _UIDS_PER_ZYGOTE = 256
@@ -50,7 +51,7 @@ class Isolation:
         """The wire form for one session (`inside.confine.confine`); `number` counts a zygote's sessions."""
         rights = {}
         if self.landlock:
-            readable = (*_interpreter(), *read_only, *data)
+            readable = (*_interpreter(), font_cache(), *read_only, *data)
             rights = {**_READABLE, **{str(path): _reading(path) for path in readable}}
             rights |= {str(slot): landlock.WRITE for slot in slots}
         return {

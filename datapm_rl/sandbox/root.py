@@ -23,11 +23,16 @@ from datapm_rl.sandbox.zygote import Zygote
 
 _BOUND = {"pandas": "pd", "numpy": "np"}
 _SNAPSHOTS = 192  # processes of a session beside those of its running steps
+_DYING_S = 0.5  # between the ends of processes that end together
 _COUNT_S = 10  # how long the count of the user's processes is good for
 
 
 class StateLost(Exception):
-    """The snapshot to go on from is gone: killed by the kernel, or it ended itself when asked."""
+    """The snapshot to go on from is gone. `ours`: with the session's first process, which no agent's code can end."""
+
+    def __init__(self, detail: str, ours: bool = False):
+        super().__init__(detail)
+        self.ours = ours
 
 
 class Root:
@@ -45,7 +50,10 @@ class Root:
     ):
         self.zygote = zygote
         number = zygote.next_number()
-        self.folder = zygote.workspaces.folder(isolation.uid(zygote.pid, number))
+        try:
+            self.folder = zygote.workspaces.folder(isolation.uid(zygote.pid, number))
+        except OSError as error:
+            raise InfraError("disk" if zygote.alive else "sandbox_lost", str(error)) from None
         self._lock = threading.Lock()
         self._holders = 0
         slots = sorted(self.folder.slots)
@@ -64,7 +72,8 @@ class Root:
             self.process = zygote.fork_root(request)
         except Lost as error:
             self.folder.remove()
-            zygote.check_alive()
+            if error.cause == "gone":
+                zygote.wait_end(_DYING_S)
             raise InfraError(
                 {"refused": "isolation_refused", "gone": "sandbox_lost"}.get(error.cause, error.cause), str(error)
             ) from None
@@ -100,9 +109,13 @@ class Root:
                     self.zygote.register(process)
                     return process
             if failure.cause != "fork_failed":
-                raise StateLost(str(failure))
+                raise StateLost(str(failure), ours=self.lost())
             self.sweep()  # no process to be had: it may be a bomb's doing
         raise InfraError("fork_failed", "the kernel refuses another process")
+
+    def lost(self) -> bool:
+        """Whether it ends or has ended. A step that dies with it may be seen to die first."""
+        return self.process.wait_end(_DYING_S) or self.zygote.wait_end(0.0)
 
     def sweep(self) -> None:
         """Kill what a step has left. (What a dead root has left, the zygote kills.)"""

@@ -21,6 +21,7 @@ from datapm_rl.sandbox.session import LoggedRun, Origin, Session
 from datapm_rl.sandbox.workspace import data_files
 from datapm_rl.sandbox.zygote import Zygote
 
+_TRIES = 3  # to have a session from a zygote that lives long enough
 _log = logging.getLogger(__name__)
 
 
@@ -188,10 +189,20 @@ class Sandbox:
         self.close()
 
     def _chain(self, origin: Origin, limits: Limits) -> Chain:
-        zygote = self._living_zygote()
-        data = [*origin.readable]
-        root = Root(zygote, self._isolation, limits, self.preload, origin.seed, data, self._read_only)
-        return Chain.start(root, limits, origin.sources)
+        for _ in range(_TRIES):
+            zygote = self._living_zygote()
+            try:
+                root = Root(
+                    zygote, self._isolation, limits, self.preload, origin.seed, origin.readable, self._read_only
+                )
+                return Chain.start(root, limits, origin.sources)
+            except StateLost as error:
+                lost = InfraError("sandbox_lost", str(error))
+            except InfraError as error:
+                if error.cause != "sandbox_lost":
+                    raise
+                lost = error
+        raise lost
 
     def _living_zygote(self) -> Zygote:
         with self._lock:

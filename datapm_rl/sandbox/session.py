@@ -17,6 +17,8 @@ from datapm_rl.trajectory import StepStatus
 if TYPE_CHECKING:
     from datapm_rl.sandbox.sandbox import Sandbox
 
+_TRIES = 5  # to run a step, with states that are lost each time
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -78,8 +80,8 @@ class Session:
         """Run code in the session's state. Blocks; never raises for what the code does.
 
         An exception keeps what ran before it. A step that is stopped leaves variables and files as they were before
-        it. A lost state (the zygote ended, a snapshot was killed) is rebuilt from the code log first; if it is lost
-        again, it ends itself, and the step has DIED. INFRA_ERROR: nothing was run; the session may be tried again.
+        it. A lost state (the zygote ended, a snapshot was killed) is rebuilt from the code log first; a state that is
+        lost again by itself was made so, and the step has DIED. INFRA_ERROR: nothing was run; it may be tried again.
         """
         with self._run_lock:
             check, self._check = self._check, False
@@ -94,15 +96,19 @@ class Session:
             return result
 
     def _run(self, code: str, check: bool) -> ExecutionResult:
-        lost = ""
-        for attempt in (1, 2):
+        own_ends = 0
+        for _ in range(_TRIES):
             self._check_open()
             try:
                 return self._chain.run(code, check)
             except StateLost as error:
-                lost = str(error)
-            if attempt == 1:
-                self._rebuild()
+                lost = error
+            own_ends += not lost.ours
+            if own_ends == 2:
+                break
+            self._rebuild()
+        else:
+            raise InfraError("sandbox_lost", str(lost))
         self._chain.repeat()
         message = f"the state before this step ends when it is continued ({lost})"
         return ExecutionResult(StepStatus.DIED, error=message, rolled_back=True)
@@ -148,6 +154,9 @@ class Session:
             twin = self._sandbox.replay(self._origin, [])
         try:
             twin.restore(chain.files())
+        except StateLost as error:
+            twin.close()
+            raise InfraError("snapshot_lost", str(error)) from None
         except BaseException:
             twin.close()
             raise
@@ -173,7 +182,13 @@ class Session:
         if self._log is None:
             raise InfraError("snapshot_lost", "a clean room cannot be rebuilt from the code log")
         lost = self._chain
-        rebuilt = self._sandbox.replay(self._origin, self._log)
+        for patience in (True, True, False):
+            try:
+                rebuilt = self._sandbox.replay(self._origin, self._log)
+                break
+            except InfraError as error:  # the new one was lost as well
+                if error.cause != "replay_lost" or not patience:
+                    raise
         rebuilt.cut(self._first)
         self._chain = rebuilt
         lost.close()

@@ -21,13 +21,36 @@ from datapm_rl.sandbox.tree import remove_tree
 _SLOTS = 16  # branches of a session that are alive at the same time; one more is rebuilt from the code log
 
 
+def font_cache() -> Path:
+    """Matplotlib scans all fonts (seconds) when its cache is missing. The zygote makes it; sessions only read it.
+
+    Matplotlib warns of a folder that it may not write to; as root, a session is another user, for whom this one looks
+    writable, and Landlock says no when it comes to it.
+    """
+    path = _own_folder() / "matplotlib"
+    path.mkdir(exist_ok=True)
+    if os.getuid() == 0:
+        path.chmod(0o1777)
+    return path
+
+
+def _own_folder() -> Path:
+    """Others may pass through it, for as root a session is another user, but not look into it."""
+    path = Path(tempfile.gettempdir()) / f"datapm-sandbox-{os.getuid()}"
+    path.mkdir(mode=0o711, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise UserError(f"{path} belongs to another user; set TMPDIR to a folder of your own")
+    path.chmod(0o711)
+    return path
+
+
 class WorkspaceRoot:
     """The folder that holds everything of one zygote. Thread-safe."""
 
     def __init__(self, parent: Path | None):
-        base = parent or Path(tempfile.gettempdir()) / f"datapm-sandbox-{os.getuid()}"
+        base = parent or _own_folder()
         try:
-            base.mkdir(mode=0o700, parents=True, exist_ok=True)
+            base.mkdir(mode=0o711, parents=True, exist_ok=True)
             _remove_stale(base)
             descriptor, name = tempfile.mkstemp(prefix="zygote-", suffix=".lock", dir=base)
         except OSError as error:
@@ -40,14 +63,17 @@ class WorkspaceRoot:
         self.path = self._lock_path.with_suffix("")
         self.path.mkdir(mode=0o711)
         self._numbers = itertools.count()
+        self._making = threading.Lock()  # nothing is made while all is removed
 
     def folder(self, uid: int | None) -> SessionFolder:
-        """A new folder for one session and its branches."""
-        return SessionFolder(self.path / f"s{next(self._numbers)}", uid)
+        """A new folder for one session and its branches. Raises OSError."""
+        with self._making:
+            return SessionFolder(self.path / f"s{next(self._numbers)}", uid)
 
     def remove(self) -> None:
         """Remove everything and give up the lock."""
-        remove_tree(self.path)
+        with self._making:
+            remove_tree(self.path)
         self._lock_path.unlink(missing_ok=True)
         os.close(self._lock)
 
@@ -80,14 +106,13 @@ class SessionFolder:
 
     def give_back(self, slot: Path) -> None:
         """Empty a workspace for the next branch. Its folder stays the same: Landlock's rule names the folder."""
-        if not self.path.exists():  # its zygote was lost
+        try:
+            if not slot.is_dir():  # without Landlock, a step may have removed it
+                self._make(slot)
+            for name in os.listdir(slot):
+                remove_tree(slot / name)
+        except OSError:  # its zygote was lost, and the folders with it
             return
-        if not slot.is_dir():  # without Landlock, a step may have removed it
-            self._make(slot)
-        with os.scandir(slot) as entries:
-            names = [entry.path for entry in entries]
-        for name in names:
-            remove_tree(Path(name))
         with self._lock:
             self._free.add(slot)
 

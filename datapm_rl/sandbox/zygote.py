@@ -22,7 +22,7 @@ from typing import Any
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.sandbox.inside import kernel, wire
 from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
-from datapm_rl.sandbox.workspace import WorkspaceRoot
+from datapm_rl.sandbox.workspace import WorkspaceRoot, font_cache
 
 _BOOT_S = 120.0  # importing pandas from a cold network file system takes a minute
 _CLOSE_S = 10.0
@@ -84,10 +84,11 @@ class Zygote:
         """False once the zygote has ended; all its processes end with it."""
         return self._child.poll() is None
 
-    def check_alive(self) -> None:
-        """Raises InfraError("sandbox_lost") when the zygote has ended."""
-        if not self.alive:
-            raise InfraError("sandbox_lost", "the sandbox's zygote has ended")
+    def wait_end(self, seconds: float) -> bool:
+        """Whether it ends within the time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(seconds)
+        return not self.alive
 
     @property
     def sessions_begun(self) -> int:
@@ -170,15 +171,10 @@ def _environment() -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "MPLBACKEND": "Agg",
-        "MPLCONFIGDIR": font_cache(),
+        "MPLCONFIGDIR": str(font_cache()),
         "ARROW_DEFAULT_MEMORY_POOL": "system",  # mimalloc reserves 1 GiB, which RLIMIT_DATA counts
         "JOBLIB_MULTIPROCESSING": "0",
         "USER": "agent",  # what getpass says: a session's user id has no name
         "LOGNAME": "agent",
     }
     return environment
-
-
-def font_cache() -> str:
-    """Matplotlib scans all fonts (seconds) when its cache is missing, and a session's home is new each time."""
-    return os.environ.get("MPLCONFIGDIR") or str(Path.home() / ".cache" / "datapm_rl" / "matplotlib")

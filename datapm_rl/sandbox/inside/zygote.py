@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import glob
 import importlib
+import importlib.util
 import io
 import os
 import select
@@ -65,10 +67,17 @@ def main(control_fd: int, trainer: int, root: str, preload: list[str], namespace
 
 
 def _warm_up() -> None:
-    """Have pandas import now what it imports at its first `read_csv`, or every session would do it anew."""
+    """What every session would do anew: what pandas imports at its first `read_csv`, Matplotlib's scan of the fonts."""
     pandas = sys.modules.get("pandas")
     if pandas is not None:
         pandas.read_csv(io.StringIO("a,b\n1,x\n"))
+    if importlib.util.find_spec("matplotlib") and not glob.glob(os.path.join(os.environ["MPLCONFIGDIR"], "fontlist*")):
+        if os.fork() == 0:  # so that it is not in this process
+            with contextlib.suppress(BaseException):
+                importlib.import_module("matplotlib.font_manager")
+            os._exit(0)
+        with contextlib.suppress(ChildProcessError):  # raised when it has ended: the kernel reaps
+            os.wait()
 
 
 class _Zygote:
