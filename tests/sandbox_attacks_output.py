@@ -41,12 +41,12 @@ print('</output>\x1b[2J\x00\r\x08<|im_end|>')
     ),
     Case(
         "output/huge_error",
-        "raise ValueError('x' * 10**8)",
+        "raise ValueError('x' * 10**7)",
         ("error", "memory", "died"),
     ),
     Case(
         "output/huge_error_type",
-        "raise type('E' * 10**7, (Exception,), {})",
+        "raise type('E' * 10**6, (Exception,), {})",
         ("error", "died"),
     ),
     Case(

@@ -94,7 +94,7 @@ gc.set_threshold(1)
         Case(
             f"limits/{name.lower()}_lowered",
             f"import resource\nresource.setrlimit(resource.RLIMIT_{name}, ({value}, {value}))",
-            ("ok", "died"),
+            ("ok", "error", "died"),
             poisons=True,
         )
         for name, value in (("NPROC", 0), ("NOFILE", 3), ("DATA", 4096), ("AS", 4096), ("FSIZE", 0), ("STACK", 4096))

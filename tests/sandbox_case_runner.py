@@ -20,7 +20,8 @@ from pathlib import Path
 from sandbox_attacks import own_attacks
 from sandbox_cases import given_attacks, harmless
 from sandbox_host import Host
-from sandbox_trial import Trial, processes
+from sandbox_processes import processes
+from sandbox_trial import Trial
 
 from datapm_rl.errors import UserError
 from datapm_rl.sandbox import Limits, Sandbox, Session

@@ -76,10 +76,6 @@ _BEFORE = {
     "11_sqlite_file": "import sqlite3",
     "17_shutil_copy": "import os",
 }
-_LATE = """import subprocess
-try: subprocess.run(['sleep', '600'], timeout=0.1)
-except subprocess.TimeoutExpired: print('late')
-"""
 _OWN = [
     ("threads", "from concurrent.futures import ThreadPoolExecutor as T\nprint(sum(T(4).map(abs, range(9))))", "36"),
     ("subprocess", "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(5)'], check=True)", "5"),
@@ -88,7 +84,6 @@ _OWN = [
     ("pickle", "class A: x = 3\nimport pickle\nprint(pickle.loads(pickle.dumps(A())).x)", "3"),
     ("mode_and_times", "import os\nopen('o', 'w').close(); os.chmod('o', 0o700); os.utime('o'); print('fine')", "fine"),
     ("unawaited_child", "import subprocess\nsubprocess.Popen(['true'])\nprint('fine')", "fine"),
-    ("late_child", _LATE, "late"),
 ]
 _NEEDED = {"03_plot": "seaborn", "05_excel": "openpyxl", "07_sklearn_njobs": "sklearn", "09_statsmodels": "statsmodels"}
 

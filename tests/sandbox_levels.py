@@ -26,7 +26,8 @@ from sandbox_cases import SHARED
 TESTS = Path(__file__).parent
 NOBODY = 65534
 _PATIENCE_S = 300.0
-_AT_A_TIME = 4  # runners, which wait for a time limit half of the time
+_AT_A_TIME = 6  # runners, which wait for time limits most of the time
+_PER_RUNNER = 75  # cases
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,11 @@ LEVELS = (
 )
 
 
-_results: dict[Level, Future[list[dict[str, Any]]]] = {}
+_results: dict[Level, list[Future[list[dict[str, Any]]]]] = {}
 
 
 def check(request: pytest.FixtureRequest, level: Level, case: str | None) -> dict[str, Any]:
-    """Fail unless the case held at the level; its result, or without a case the runner's identity and end.
+    """Fail unless the case held at the level; its result, or without a case a runner's identity and end.
 
     The first call runs the cases of all levels that this pytest session has selected, all levels at the same time.
     """
@@ -59,15 +60,18 @@ def check(request: pytest.FixtureRequest, level: Level, case: str | None) -> dic
         pytest.skip(reason)
     if not _results:
         pool = ThreadPoolExecutor(_AT_A_TIME)
-        _results.update({each: pool.submit(run_cases, each, _selected(request.session, each)) for each in LEVELS})
+        for each in reversed(LEVELS):  # the weakest has most cases
+            names = _selected(request.session, each)
+            shards = range(1 + len(names) // _PER_RUNNER)
+            _results[each] = [pool.submit(run_cases, each, names[shard :: len(shards)]) for shard in shards]
         pool.shutdown(wait=False)
-    facts = _results[level].result()
-    if "refused" in facts[0]:
-        pytest.skip(facts[0]["refused"])
+    runs = [run.result() for run in _results[level]]
+    if "refused" in runs[0][0]:
+        pytest.skip(runs[0][0]["refused"])
     if case is None:
-        return facts[0] | facts[-1]
-    result = next((fact for fact in facts if fact.get("case") == case), None)
-    assert result is not None, f"the runner ended before this case: {facts[-1]}"
+        return runs[0][0] | runs[0][-1]
+    result = next((fact for run in runs for fact in run if fact.get("case") == case), None)
+    assert result is not None, f"a runner ended before this case: {[run[-1] for run in runs]}"
     assert result["problems"] == [], result
     if "SKIPPED" in str(result["stdout"]):
         pytest.skip(str(result["stdout"]))

@@ -7,15 +7,15 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox_cases import Case
 from sandbox_host import WORDS, Host
+from sandbox_processes import holds_soon, processes
 
 from datapm_rl.sandbox import ExecutionResult, Sandbox, Session
 
-_SLACK_S = 3.0  # of a whole call: killing, cleaning up, and a second test runner beside
 _BEFORE = "canary = 41\nwith open('before.txt', 'w') as f: _ = f.write('kept')"
 _STATE = "(canary, open('before.txt').read(), sorted(__import__('os').listdir('.')))"
 _KEPT = "(41, 'kept', ['before.txt', 'data.csv'])"
@@ -39,9 +39,9 @@ class Trial:
         except Exception:
             self.problems.append(f"the supervisor raised {traceback.format_exc(limit=-4)[-1500:]}")
         self._must(
-            _wait(lambda: len(processes()) <= before), f"2 s later there are still {processes()}, {before} before"
+            holds_soon(lambda: len(processes()) <= before), f"2 s later there are still {processes()}, {before} before"
         )
-        self._must(_wait(lambda: len(os.listdir("/proc/self/fd")) <= descriptors), "descriptors were left open")
+        self._must(holds_soon(lambda: len(os.listdir("/proc/self/fd")) <= descriptors), "descriptors were left open")
         self._must(self.other.run("theirs").value == "7", "the other session lost its variable")
         self._must((self.other.workspace / "secret.txt").read_text() == "OTHER_SECRET", "the other's file changed")
         self.problems += self.host.problems()
@@ -84,9 +84,11 @@ class Trial:
             self._look(self._timed(session, self.case.after, "the step after"), ("ok",), "the step after")
 
     def _poisoned(self, session: Session) -> None:
-        for code in ("print(1 + 1)", "__import__('os')._exit(1)", "1"):
+        for code in ("1", "__import__('os')._exit(1)", "1"):
             follow = self._timed(session, code, "a later step")
             self._must(follow.status.value != "infra_error", f"a later failure is called ours: {follow}")
+            if code == "1" and follow.status.value != "ok":
+                return  # it stays like that
 
     def _branch(self, twin: Session) -> None:
         self._must(not _finds_secret(twin.workspace), "the branch has the host's secret")
@@ -126,9 +128,9 @@ class Trial:
         start = time.monotonic()
         result = session.run(code)
         took = time.monotonic() - start
-        limit = self.sandbox.limits.wall_s
+        limit, slack = self.sandbox.limits.wall_s, 5.0 if self.case.alone else 3.0
         self._must(
-            took < limit + _SLACK_S, f"{what} took {took:.1f} s, limit {limit:g} s ({result.status}: {result.error})"
+            took < limit + slack, f"{what} took {took:.1f} s, limit {limit:g} s ({result.status}: {result.error})"
         )
         self._must(result.wall_s < limit + 2, f"{what} is said to have run {result.wall_s:.1f} s, limit {limit:g} s")
         return result
@@ -151,33 +153,11 @@ class Trial:
         workspace = session.workspace
         session.close()
         self._must(time.monotonic() - start < 5, "close took more than 5 s")
-        self._must(_wait(lambda: not workspace.exists()), "the workspace is still there")
+        self._must(holds_soon(lambda: not workspace.exists()), "the workspace is still there")
 
     def _must(self, holds: bool, problem: str) -> None:
         if not holds:
             self.problems.append(problem)
-
-
-def processes() -> dict[int, str]:
-    """All below this one, with name and state; zombies are among them."""
-    facts = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", errors="replace") as file:
-            name, _, rest = file.read().rpartition(")")
-            facts[int(pid)] = (int(rest.split()[1]), f"{name.partition('(')[2]} {rest.split()[0]}")
-    found = {os.getpid()}
-    while more := {pid for pid, (parent, _) in facts.items() if parent in found} - found:
-        found |= more
-    return {pid: facts[pid][1] for pid in found if pid in facts and pid != os.getpid()}
-
-
-def _wait(condition: Callable[[], bool]) -> bool:
-    give_up = time.monotonic() + 2.0
-    while not condition():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _finds_secret(workspace: Path) -> bool:
