@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datapm_rl.sandbox.consumption import consumption
-from datapm_rl.sandbox.inside import wire
+from datapm_rl.sandbox.consumption import Consumption, consumption, nameless_bytes
+from datapm_rl.sandbox.inside import kernel, wire
 from datapm_rl.sandbox.output import OutputBuffer
 from datapm_rl.sandbox.process import Process
 from datapm_rl.sandbox.result import Limits
+from datapm_rl.sandbox.sweep import freeze, thaw
 from datapm_rl.sandbox.tree import usage
 from datapm_rl.trajectory import StepStatus
 
 _OUTPUT_MAX = 64 << 20  # bytes printed in one step, above which it is killed
 _FIRST_LOOK_S = 0.05  # a step shorter than this is not looked at by the watchdog
+_FEW = 3  # children that can be counted while they run
 _LOOK_S = 0.25  # at most between two looks: memory fills at a gigabyte a second
 
 
@@ -36,27 +38,29 @@ class Report:
     wall_s: float
 
 
-def converse(process: Process, output_fd: int, limits: Limits, workspace: Path) -> Report:
+def converse(process: Process, output_fd: int, limits: Limits, workspace: Path, root: Process) -> Report:
     """Follow a running step to its end: drain its output, watch its limits, take its report.
 
-    The caller kills the process unless the report has a frame. Blocks for at most `limits.wall_s` and a little.
+    The caller kills the process unless the report has a frame, and sweeps `root`, which may be frozen then. Blocks for
+    at most `limits.wall_s` and a little.
     """
-    return _Conversation(process, output_fd, limits, workspace).hold()
+    return _Conversation(process, output_fd, limits, workspace, root).hold()
 
 
-def over_quota(workspace: Path, limits: Limits) -> str | None:
-    """What is wrong with the size of a workspace, None if nothing."""
+def over_quota(workspace: Path, limits: Limits, process: Process) -> str | None:
+    """What is wrong with the size of a step's files, deleted ones that it holds open included; None if nothing."""
     size, files = usage(workspace, limits.workspace_mb << 20, limits.workspace_files)
     if files > limits.workspace_files:
         return f"more than {limits.workspace_files} files and folders in the workspace"
-    if size > limits.workspace_mb << 20:
+    if size + nameless_bytes(process.pid) > limits.workspace_mb << 20:
         return f"more than {limits.workspace_mb} MB of files in the workspace"
     return None
 
 
 class _Conversation:
-    def __init__(self, process: Process, output_fd: int, limits: Limits, workspace: Path):
+    def __init__(self, process: Process, output_fd: int, limits: Limits, workspace: Path, root: Process):
         self.process, self.output_fd, self.limits, self.workspace = process, output_fd, limits, workspace
+        self.root = root
         self.output = OutputBuffer(limits.output_kb << 10)
         # value and error: at most output_kb characters each, up to 12 bytes of JSON per character
         self.reader = wire.FrameReader(max_bytes=(limits.output_kb << 10) * 26 + 4096)
@@ -92,15 +96,26 @@ class _Conversation:
     def _look(self, now: float) -> tuple[StepStatus, str] | None:
         """The watchdog: more seldom the longer a step takes."""
         self.next_look = now + min(_LOOK_S, max(_FIRST_LOOK_S, (now - self.start) / 2))
-        limits, used = self.limits, consumption(self.process.pid)
+        limits, used = self.limits, self._consumption()
         if used.tasks > limits.processes:
             return StepStatus.LIMIT, f"{used.tasks} processes and threads, limit {limits.processes}"
         if used.cpu_s > limits.cpu_s:
             return StepStatus.TIMEOUT, f"CPU time limit of {limits.cpu_s:g} s exceeded"
         if used.memory > limits.memory_mb << 20:
             return StepStatus.MEMORY, f"memory limit of {limits.memory_mb} MB exceeded"
-        full = over_quota(self.workspace, limits)
+        full = over_quota(self.workspace, limits, self.process)
         return (StepStatus.LIMIT, full) if full else None
+
+    def _consumption(self) -> Consumption:
+        """Many processes are counted while they stand still: a fork bomb outruns who counts, and takes all cores."""
+        most = self.limits.processes
+        if len(kernel.children(self.process.pid)) <= _FEW:
+            return consumption(self.process.pid, most)
+        freeze(self.root)
+        used = consumption(self.process.pid, most)
+        if used.tasks <= most:
+            thaw(self.root)
+        return used
 
     def _read_output(self) -> bool:
         """False when there will be no more."""
@@ -113,7 +128,9 @@ class _Conversation:
 
     def _read_report(self) -> Report | None:
         try:
-            data = self.process.sock.recv(1 << 16)
+            data, sender = self.process.hear()
+            if data and sender != self.process.pid:
+                return self._stopped(StepStatus.DIED, "another process answered for the step's")
             frames = self.reader.feed(data)
         except (OSError, wire.ProtocolError) as error:
             return self._stopped(StepStatus.DIED, f"the step's process broke its connection ({error})")

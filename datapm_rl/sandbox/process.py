@@ -16,9 +16,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from datapm_rl.sandbox.inside import wire
+from datapm_rl.sandbox.consumption import cpu_seconds
+from datapm_rl.sandbox.inside import kernel, wire
 
-_FORK_S = 30.0  # a fork takes milliseconds; on a machine that swaps, seconds
+_FORK_S = 10.0  # a fork takes milliseconds; on a machine that swaps, seconds
+_GLANCE_S = 0.5
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size)  # room for credentials only: descriptors sent to us are discarded
 
@@ -52,6 +54,11 @@ class Process:
         except OSError as error:
             raise Lost(str(error)) from None
 
+    def hear(self) -> tuple[bytes, int]:
+        """(bytes, who wrote them by the kernel's word) from its socket; b"" at the end. Raises OSError."""
+        data, ancillary, _flags, _address = self.sock.recvmsg(1 << 16, _ANCILLARY)
+        return data, _CREDENTIALS.unpack(ancillary[0][2])[0] if ancillary else 0
+
     def alive(self) -> bool:
         """Whether it has not ended."""
         return not self.wait_end(0.0)
@@ -83,9 +90,10 @@ def new_socket() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def meet(sock: socket.socket) -> Process:
-    """Wait for the hello of a process just forked. Raises Lost (and closes the socket) when none comes."""
+def meet(sock: socket.socket, parent: int) -> Process:
+    """Wait for the hello of a process just forked by another. Raises Lost (and closes the socket) when none comes."""
     try:
+        _await_hello(sock, parent)
         sock.settimeout(_FORK_S)
         data, ancillary, _flags, _address = sock.recvmsg(len(wire.HELLO), _ANCILLARY)
         if data == wire.FORK_FAILED:
@@ -103,6 +111,22 @@ def meet(sock: socket.socket) -> Process:
     except Lost:
         sock.close()
         raise
+
+
+def _await_hello(sock: socket.socket, parent: int) -> None:
+    """A busy machine is waited for; a parent or child that sleeps, or computes, instead of saying hello is not."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    before = cpu_seconds(parent)
+    idle = 0
+    for _ in range(int(_FORK_S / _GLANCE_S)):
+        if poller.poll(_GLANCE_S * 1000):
+            return
+        both = [parent, *kernel.children(parent)]
+        idle = idle + 1 if all(kernel.sleeps(pid) for pid in both) else 0
+        if idle == 2 or sum(map(cpu_seconds, both)) - before > _GLANCE_S:
+            raise Lost("it does not fork")
+    raise Lost("it did not fork in time")
 
 
 def open_pidfd(pid: int) -> int:

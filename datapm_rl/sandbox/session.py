@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,9 +109,21 @@ class Session:
             self._rebuild()
         else:
             raise InfraError("sandbox_lost", str(lost))
-        self._chain.repeat()
-        message = f"the state before this step ends when it is continued ({lost})"
-        return ExecutionResult(StepStatus.DIED, error=message, rolled_back=True)
+        return self._without_newest(lost)
+
+    def _without_newest(self, lost: StateLost) -> ExecutionResult:
+        """The newest state ends when it is continued: go back to the one before the step that made it so."""
+        error = f"the state after the step before ends when it is continued ({lost}); that step is undone"
+        if self._log is None:
+            raise InfraError("snapshot_lost", error)
+        made = next((at for at in reversed(range(len(self._log))) if not self._log[at].rolled_back), None)
+        if made is None or made < self._first:  # not this session's doing, nor to be undone
+            self._chain.repeat()
+        else:
+            self._log[made] = replace(self._log[made], rolled_back=True)
+            self._rebuild()
+            self._chain.repeat()
+        return ExecutionResult(StepStatus.DIED, error=error, rolled_back=True)
 
     def branch(self, step: int | None = None, check: bool = False, clean: bool = False) -> Session:
         """A session of its own that starts from the state after the `step`-th run (0: the start; default: newest).

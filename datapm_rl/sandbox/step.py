@@ -43,12 +43,12 @@ class RunningStep:
     def finish(self) -> tuple[Process | None, ExecutionResult]:
         """Blocks until it ends or is stopped. The process in the state after it, None: rolled back."""
         try:
-            report = converse(self._process, self._output, self._limits, self._workspace)
+            report = converse(self._process, self._output, self._limits, self._workspace, self._root.process)
         finally:
             os.close(self._output)
         result = _result(report)
         if report.frame is not None and result.status is not StepStatus.DIED:
-            if not (full := over_quota(self._workspace, self._limits)):
+            if not (full := over_quota(self._workspace, self._limits, self._process)):
                 try:
                     return self._settled(), result
                 except (StateLost, InfraError) as error:
@@ -75,7 +75,7 @@ class RunningStep:
         renewal = RunningStep(self._root, self._limits, self._workspace, process, request)
         heir = renewal._process
         try:
-            report = converse(heir, renewal._output, self._limits, self._workspace)
+            report = converse(heir, renewal._output, self._limits, self._workspace, self._root.process)
         finally:
             os.close(renewal._output)
             heir.running = False

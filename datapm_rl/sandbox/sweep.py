@@ -26,7 +26,7 @@ def sweep(root: Process, live: Callable[[], Mapping[int, Process]]) -> None:
     """
     give_up = time.monotonic() + _PATIENCE_S
     with root.forking:
-        _signal_group(root, signal.SIGSTOP)
+        freeze(root)
         try:
             while time.monotonic() < give_up:
                 strays = _strays(root.pid, live())
@@ -37,7 +37,17 @@ def sweep(root: Process, live: Callable[[], Mapping[int, Process]]) -> None:
                     return
                 _kill(strays, give_up)
         finally:
-            _signal_group(root, signal.SIGCONT)
+            thaw(root)
+
+
+def freeze(root: Process) -> None:
+    """Stop all processes of a session, in one system call that no fork escapes (without seccomp, some may)."""
+    _signal_group(root, signal.SIGSTOP)
+
+
+def thaw(root: Process) -> None:
+    """Undo `freeze`."""
+    _signal_group(root, signal.SIGCONT)
 
 
 def _strays(root_pid: int, live: Mapping[int, Process]) -> set[int]:

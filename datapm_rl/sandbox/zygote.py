@@ -111,7 +111,7 @@ class Zygote:
             except OSError as error:
                 ours.close()
                 raise Lost(str(error)) from None
-            root = meet(ours)
+            root = meet(ours, self.pid)
         self.register(root)
         return root
 

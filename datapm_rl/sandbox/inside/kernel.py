@@ -102,6 +102,15 @@ def thread_count(pid: int) -> int:
         return 0
 
 
+def sleeps(pid: int) -> bool:
+    """Whether a process waits for something other than a core or the disk; True when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rsplit(b")", 1)[1].split()[0] not in (b"R", b"D")
+    except OSError:
+        return True
+
+
 def descendants(pid: int) -> set[int]:
     """All processes below a process, zombies included; itself not."""
     found: set[int] = set()

@@ -18,7 +18,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_DUMPABLE, _MODE_FILTER = 38, 22, 
 # each of these was a hole in some sandbox, or is a way around one of our limits
 _REFUSED = (
     # the network, and UNIX sockets by path, which Landlock before ABI 9 does not stop (Ray's raylet listens on one)
-    "socket",
+    *("socket", "connect", "bind"),
     # signals to others: parked snapshots of the session are of the same user
     *("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
     *("pidfd_open", "pidfd_getfd", "pidfd_send_signal"),
@@ -38,14 +38,15 @@ _REFUSED = (
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
     # large or privileged parts of the kernel that data analysis does not need
     *("bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register"),
+    *("inotify_init", "inotify_init1", "inotify_add_watch"),  # Landlock does not stop watching others' files
     *("keyctl", "add_key", "request_key", "fanotify_init", "lookup_dcookie", "syslog", "acct", "nfsservctl"),
     *("init_module", "finit_module", "delete_module", "kexec_load", "kexec_file_load", "reboot"),
     *("swapon", "swapoff", "vhangup", "modify_ldt", "iopl", "ioperm", "sethostname", "setdomainname"),
     *("settimeofday", "clock_settime", "clock_adjtime", "adjtimex"),
     # a timer that fires while its process is parked
     "timer_create",
-    # a filter that breaks the parked process
-    "seccomp",
+    # a filter, or limits, that break the parked process
+    *("seccomp", "setrlimit"),
 )
 
 # Owner, mode and times of files that the user owns are not Landlock's business; `shutil.copy` calls these on its own
@@ -53,15 +54,18 @@ _REFUSED = (
 _WITHOUT_EFFECT = (
     *("chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat"),
     *("utime", "utimes", "utimensat", "futimesat"),
+    "file_setattr",
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
 )
 
 _NAMESPACE_FLAGS = 0x7E020080  # CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET
-_AF_UNIX = 1
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
+_PR_SET_CHILD_SUBREAPER = 36
+# typing into a terminal; flags of a file that its owner may set (append only, immutable)
+_REFUSED_IOCTLS = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820, 0x40087602)
 
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _AT_NUMBER, _AT_ARCH, _AT_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data; of an argument, the low word
 
@@ -94,18 +98,30 @@ def _program() -> bytes:
     code += _if_argument("clone", 0, _JUMP_ANY_BIT, _NAMESPACE_FLAGS, deny)
     code += _if_argument("socketpair", 0, _JUMP_EQUAL, _AF_UNIX, deny, negate=True)
     code += _if_argument("prlimit64", 0, _JUMP_EQUAL, 0, deny, negate=True)  # of another process
+    for half in (0, 4):  # a pointer to new limits
+        code += _if_argument("prlimit64", 2, _JUMP_EQUAL, 0, deny, negate=True, half=half)
     code += _if_argument("prctl", 0, _JUMP_EQUAL, _PR_SET_SECCOMP, deny)
     code += _if_argument("prctl", 0, _JUMP_EQUAL, _PR_SET_DUMPABLE, deny)  # hides what the watchdog reads
-    code += _if_argument("ioctl", 1, _JUMP_EQUAL, _TIOCSTI, deny)
-    code += _if_argument("ioctl", 1, _JUMP_EQUAL, _TIOCLINUX, deny)
+    # to stop adopting orphans, so that a daemon is not found below the step (arguments 36, 0)
+    [number] = numbers("prctl")
+    code += [_op(_JUMP_EQUAL, number, 0, 6), _op(_LOAD, _AT_ARGUMENT), _op(_JUMP_EQUAL, _PR_SET_CHILD_SUBREAPER, 0, 3)]
+    code += [_op(_LOAD, _AT_ARGUMENT + 8), _op(_JUMP_EQUAL, 0, 0, 1), _op(_RETURN, deny), _op(_LOAD, _AT_NUMBER)]
+    # a pair of datagram sockets can still be made to send elsewhere; streams cannot
+    [number] = numbers("socketpair")
+    code += [_op(_JUMP_EQUAL, number, 0, 5), _op(_LOAD, _AT_ARGUMENT + 8), _op(_AND, _SOCK_TYPE)]
+    code += [_op(_JUMP_EQUAL, _SOCK_STREAM, 1, 0), _op(_RETURN, deny), _op(_LOAD, _AT_NUMBER)]
+    for request in _REFUSED_IOCTLS:
+        code += _if_argument("ioctl", 1, _JUMP_EQUAL, request, deny)
     return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 
-def _if_argument(name: str, argument: int, test: int, value: int, verdict: int, negate: bool = False) -> list[bytes]:
-    """`verdict` when the test of an argument's low word holds (or not, with `negate`)."""
+def _if_argument(
+    name: str, argument: int, test: int, value: int, verdict: int, negate: bool = False, half: int = 0
+) -> list[bytes]:
+    """`verdict` when the test of an argument's low word (`half` 4: high word) holds (or not, with `negate`)."""
     [number] = numbers(name)
     test_op = _op(test, value, 1, 0) if negate else _op(test, value, 0, 1)
-    load = _op(_LOAD, _AT_ARGUMENT + 8 * argument)
+    load = _op(_LOAD, _AT_ARGUMENT + 8 * argument + half)
     return [_op(_JUMP_EQUAL, number, 0, 4), load, test_op, _op(_RETURN, verdict), _op(_LOAD, _AT_NUMBER)]
 
 

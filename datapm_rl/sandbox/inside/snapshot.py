@@ -109,6 +109,9 @@ class Snapshot:
         kernel.die_with_parent(False)
         handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         self.child_handler = signal.SIG_DFL if handler is None else handler
+        with contextlib.suppress(ChildProcessError):  # those that died before the kernel was told to reap
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         null = os.open(os.devnull, os.O_RDWR)
         redirect_output(null)
 
