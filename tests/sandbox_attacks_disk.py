@@ -24,7 +24,6 @@ for _ in range(10):
 time.sleep(600)
 """,
         ("memory", "limit", "timeout", "died"),
-        alone=True,
     ),
     Case(
         "memory/outside_the_data_segment",

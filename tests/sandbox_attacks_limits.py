@@ -77,7 +77,6 @@ while True:
     except RuntimeError: pass
 """,
         ("timeout", "limit", "died", "memory"),
-        alone=True,
     ),
     Case(
         "processes/zombie_factory",
@@ -88,7 +87,6 @@ while True:
     except OSError: pass
 """,
         ("timeout", "limit", "died"),
-        alone=True,
     ),
     Case(
         "processes/chain_of_forks_that_die",

@@ -23,7 +23,6 @@ from datapm_rl.trajectory import StepStatus
 
 _OUTPUT_MAX = 64 << 20  # bytes printed in one step, above which it is killed
 _FIRST_LOOK_S = 0.05  # a step shorter than this is not looked at by the watchdog
-_FEW = 3  # children that can be counted while they run
 _LOOK_S = 0.25  # at most between two looks: memory fills at a gigabyte a second
 
 
@@ -107,9 +106,9 @@ class _Conversation:
         return (StepStatus.LIMIT, full) if full else None
 
     def _consumption(self) -> Consumption:
-        """Many processes are counted while they stand still: a fork bomb outruns who counts, and takes all cores."""
+        """Several processes are counted while they stand still: a fork bomb outruns who counts, and takes all cores."""
         most = self.limits.processes
-        if len(kernel.children(self.process.pid)) <= _FEW:
+        if not kernel.children(self.process.pid):
             return consumption(self.process.pid, most)
         freeze(self.root)
         used = consumption(self.process.pid, most)
