@@ -26,8 +26,8 @@ from sandbox_cases import SHARED
 TESTS = Path(__file__).parent
 NOBODY = 65534
 _PATIENCE_S = 300.0
-_AT_A_TIME = 6  # runners, which wait for time limits most of the time
-_PER_RUNNER = 75  # cases
+_AT_A_TIME = 5  # runners, which wait for time limits most of the time
+_PER_RUNNER = 120  # cases
 
 
 @dataclass(frozen=True)

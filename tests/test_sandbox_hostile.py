@@ -12,15 +12,24 @@ from sandbox_levels import LEVELS, NOBODY, check, run_cases, why_not_as_nobody
 
 pytestmark = pytest.mark.unit
 
-# What these attack works the same with and without namespaces, as root or not. (The given ones run at every level.)
-_ANYWHERE = ("time", "output", "exit", "fork", "limits", "judge", "protocol")
-_WEAKEST = LEVELS[-1]
+# What confines is tested at every level. What ends a step and its processes works alike with namespaces and without:
+# the strongest and the weakest level. What the code does to its own process: the weakest. (Given ones run at every level.)
+_STRONGEST, _WEAKEST = LEVELS[0], LEVELS[-1]
+_ENDING = ("processes", "memory", "disk")
+_OWN_PROCESS = ("time", "output", "exit", "fork", "limits", "judge", "protocol")
+
+
+def levels_for(case):
+    category = case.name.partition("/")[0]
+    if case.name == "processes/fork_bomb":  # it has a test of its own
+        return []
+    if category in _OWN_PROCESS:
+        return [_WEAKEST]
+    return [_STRONGEST, _WEAKEST] if category in _ENDING else LEVELS
+
+
 CASES = [
-    pytest.param(level, case.name, id=f"{level}-{case.name}")
-    for level in LEVELS
-    for case in own_attacks()
-    if (case.name.partition("/")[0] not in _ANYWHERE or level == _WEAKEST)
-    and case.name != "processes/fork_bomb"  # it has a test of its own
+    pytest.param(level, case.name, id=f"{level}-{case.name}") for case in own_attacks() for level in levels_for(case)
 ]
 
 
