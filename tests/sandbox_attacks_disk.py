@@ -88,14 +88,14 @@ print('ESCAPED:unlinked')
         "disk/hard_links",
         r"""
 open('f', 'w').close()
-for i in range(12000): os.link('f', f'h{i}')
+for i in range(6000): os.link('f', f'h{i}')
 """,
         FULL,
     ),
     Case(
         "disk/folders",
         r"""
-for i in range(12000): os.mkdir(f'h{i}')
+for i in range(6000): os.mkdir(f'h{i}')
 """,
         FULL,
     ),

@@ -12,8 +12,8 @@ from sandbox_levels import LEVELS, NOBODY, check, run_cases, why_not_as_nobody
 
 pytestmark = pytest.mark.unit
 
-# What confines is tested at every level. What ends a step and its processes works alike with namespaces and without:
-# the strongest and the weakest level. What the code does to its own process: the weakest. (Given ones run at every level.)
+# What confines is tested at every level; what ends a step and its processes with and without namespaces; what code
+# does to its own process at the weakest level. (The given attacks, some of each kind, run at every level.)
 _STRONGEST, _WEAKEST = LEVELS[0], LEVELS[-1]
 _ENDING = ("processes", "memory", "disk")
 _OWN_PROCESS = ("time", "output", "exit", "fork", "limits", "judge", "protocol")
