@@ -10,12 +10,14 @@ from datapm_rl.sandbox.chain import Chain
 
 Keep = Literal["last", "all", "lru"]
 
+_MOST_OF_A_SESSION = 64  # the kernel's limit of a session's processes has room for these (`root`)
+
 
 class Retention:
     """The start and the newest state of a session always stay. Of the others
 
-    "last" keeps none, "all" keeps all (about 7 MB each), "lru" keeps those used last, `most` in all sessions together.
-    Thread-safe.
+    "last" keeps none, "all" keeps all (about 7 MB each; the newest 64 of a session), "lru" keeps those used last,
+    `most` in all sessions together. Thread-safe.
     """
 
     def __init__(self, keep: Keep, most: int):
@@ -29,6 +31,8 @@ class Retention:
         step = len(chain.states) - 2
         if self._keep == "last":
             chain.drop(step)
+        elif self._keep == "all":
+            chain.drop(step - _MOST_OF_A_SESSION)
         elif self._keep == "lru" and step > 0:
             self._touch(chain, step)
 

@@ -122,6 +122,12 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def give_back_memory() -> None:
+    """Return what the C library holds free to the kernel: about 2 MB of a parked state."""
+    if hasattr(libc, "malloc_trim"):  # glibc
+        libc.malloc_trim(ctypes.c_size_t(0))
+
+
 def set_nice(value: int) -> None:
     """Be less important to the scheduler."""
     with contextlib.suppress(OSError):

@@ -104,6 +104,7 @@ class Snapshot:
             sys.stderr.flush()
         for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
             signal.setitimer(timer, 0)
+        kernel.give_back_memory()
         sys.settrace(None)
         sys.setprofile(None)
         kernel.die_with_parent(False)
