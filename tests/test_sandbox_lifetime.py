@@ -147,10 +147,13 @@ def test_a_state_that_kills_itself_when_it_is_continued_is_the_agents_failure(tm
     with Sandbox(preload=(), workspace_root=tmp_path / "root") as sandbox:
         session = sandbox.session(tmp_path)
         session.run("x = 1")
-        session.run("import os; os.register_at_fork(before=lambda: os._exit(0))")
-        assert session.run("x").status is StepStatus.DIED
+        session.run("import os; os.register_at_fork(before=lambda: os._exit(0)); x = 2")
         with session.branch() as twin:
             assert twin.run("x").status is StepStatus.DIED
+        result = session.run("x")
+        assert (result.status, result.rolled_back) == (StepStatus.DIED, True)
+        assert "undone" in result.error
+        assert session.run("x").value == "1", "the state before the one that kills itself"
 
 
 def test_a_parked_state_that_the_kernel_killed_is_rebuilt(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.inside import kernel
 from datapm_rl.sandbox.isolation import Isolation
 from datapm_rl.sandbox.process import Lost, Process, meet, new_socket
 from datapm_rl.sandbox.result import Limits
@@ -49,6 +50,7 @@ class Root:
         read_only: Sequence[Path],
     ):
         self.zygote = zygote
+        self.is_safe = isolation.seccomp  # from the session's own signals
         number = zygote.next_number()
         try:
             self.folder = zygote.workspaces.folder(isolation.uid(zygote.pid, number))
@@ -115,7 +117,7 @@ class Root:
 
     def lost(self) -> bool:
         """Whether it ends or has ended. A step that dies with it may be seen to die first."""
-        return self.process.wait_end(_DYING_S) or self.zygote.wait_end(0.0)
+        return not self.process.alive() or kernel.is_dying(self.process.pid) or not self.zygote.alive
 
     def sweep(self) -> None:
         """Kill what a step has left. (What a dead root has left, the zygote kills.)"""

@@ -15,6 +15,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_SET_CHILD_SUBREAPER, _PR_CAP_AMBIENT, _AMBIENT_RAISE = 36, 47, 2
 _CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_READ_SEARCH = 2
+_PF_EXITING = 0x4
 
 NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 
@@ -109,6 +110,19 @@ def sleeps(pid: int) -> bool:
             return file.read().rsplit(b")", 1)[1].split()[0] not in (b"R", b"D")
     except OSError:
         return True
+
+
+def is_dying(pid: int) -> bool:
+    """Whether a process has been killed or is ending; True when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            if int(file.read().rsplit(b")", 1)[1].split()[6]) & _PF_EXITING:
+                return True
+        with open(f"/proc/{pid}/status", "rb") as file:
+            pending = [int(line.split()[1], 16) for line in file if line.startswith((b"SigPnd:", b"ShdPnd:"))]
+    except OSError:
+        return True
+    return any(mask >> (signal.SIGKILL - 1) & 1 for mask in pending)
 
 
 def descendants(pid: int) -> set[int]:

@@ -170,6 +170,8 @@ def _become_root(request: dict[str, Any], fd: int) -> None:
         except (OSError, KeyError) as error:
             wire.send(sock, {"refused": str(error)})
             return
+        for name in [name for name in sys.modules if name.partition(".")[0] == __name__.partition(".")[0]]:
+            del sys.modules[name]  # agent code does not find the sandbox's own functions there
         namespace = new_namespace(request["names"])
         _seed(request["seed"])
         Snapshot(sock, namespace).serve()
