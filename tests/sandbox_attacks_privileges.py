@@ -164,7 +164,7 @@ t('modify_ldt', lambda: call(154, 0, z, 16))
 import mmap
 if os.uname().machine != 'x86_64': print('SKIPPED: machine code of x86_64')
 else:
-    m = mmap.mmap(-1, 4096, prot=7)
+    m = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=7)
     m.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))
     f = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))
     print('ESCAPED:int80', f())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from datapm_rl.errors import InfraError
 from datapm_rl.sandbox import Sandbox
 
 
@@ -13,6 +14,8 @@ def report(min_level: int, max_level: int, as_json: bool) -> str:
         proof = sandbox.isolation
         with sandbox.session(".", files=[]) as session:
             works = session.run("import pandas as pd; int(pd.Series([1, 2]).sum())").value == "3"
+    if not works:
+        raise InfraError("sandbox_useless", "a step with pandas does not work in the sandbox")
     if as_json:
         return json.dumps({**proof.as_dict(), "works": works}, indent=1)
     lines = [
@@ -20,5 +23,5 @@ def report(min_level: int, max_level: int, as_json: bool) -> str:
     ]
     lines += [f"  level {level} lacks {what}" for level, what in proof.refused.items()]
     lines += [f"  {name:20} {outcome}" for name, outcome in proof.probes.items()]
-    lines += [f"  {'a pandas step':20} {'works' if works else 'DOES NOT WORK'}"]
+    lines += [f"  {'a pandas step':20} works"]
     return "\n".join(lines)

@@ -51,8 +51,10 @@ class Isolation:
         """The wire form for one session (`inside.confine.confine`); `number` counts a zygote's sessions."""
         rights = {}
         if self.landlock:
-            readable = (*_interpreter(), font_cache(), *read_only, *data)
+            readable = (*_interpreter(), font_cache(), *read_only)
             rights = {**_READABLE, **{str(path): _reading(path) for path in readable}}
+            # a data folder may be listed; what is below it and no data file of the session may not be read
+            rights |= {str(path): landlock.READ_DIR if path.is_dir() else landlock.READ_ONE_FILE for path in data}
             rights |= {str(slot): landlock.WRITE for slot in slots}
         return {
             "uid": self.uid(zygote_pid, number),

@@ -54,6 +54,16 @@ class Process:
         except OSError as error:
             raise Lost(str(error)) from None
 
+    def ping(self) -> bool:
+        """Whether it is parked: it answers when it is spoken to."""
+        try:
+            wire.send(self.sock, {"op": "ping"})
+            _await_hello(self.sock, self.pid)
+            data, sender = self.hear()
+        except (OSError, Lost):
+            return False
+        return data == wire.HELLO and sender == self.pid
+
     def hear(self) -> tuple[bytes, int]:
         """(bytes, who wrote them by the kernel's word) from its socket; b"" at the end. Raises OSError."""
         data, ancillary, _flags, _address = self.sock.recvmsg(1 << 16, _ANCILLARY)

@@ -48,8 +48,11 @@ class Limits:
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)
-            if not value > 0:
-                raise UserError(f"sandbox limit {limit.name} is {value!r}; give a number above 0")
+            whole = limit.name not in ("wall_s", "cpu_s")
+            if not isinstance(value, int if whole else int | float) or not value > 0:
+                raise UserError(
+                    f"sandbox limit {limit.name} is {value!r}; give a {'whole ' if whole else ''}number above 0"
+                )
 
     def resources(self) -> dict[str, int]:
         """Of each process, by the names of setrlimit: backstops for a step whose trainer is gone or too late."""

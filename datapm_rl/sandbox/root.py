@@ -113,7 +113,18 @@ class Root:
             if failure.cause != "fork_failed":
                 raise StateLost(str(failure), ours=self.lost())
             self.sweep()  # no process to be had: it may be a bomb's doing
+        if source is not self.process and self._forks(output):
+            raise StateLost("it says that it cannot fork")
         raise InfraError("fork_failed", "the kernel refuses another process")
+
+    def _forks(self, output: int) -> bool:
+        """Whether the first process, which no agent's code ran in, can fork."""
+        request = {"op": "run", "code": "", "number": 0, "keep": 0, "cwd": None, "changeable": None, "check": False}
+        try:
+            self.zygote.forget(self.fork(self.process, request, output))
+        except (StateLost, InfraError):
+            return False
+        return True
 
     def lost(self) -> bool:
         """Whether it ends or has ended. A step that dies with it may be seen to die first."""

@@ -56,6 +56,11 @@ class Sandbox:
         read_only: Sequence[str | os.PathLike[str]] = (),
         recycle_after: int = 1000,
     ):
+        for name, value in (("preload", preload), ("read_only", read_only)):
+            if isinstance(value, str | bytes | os.PathLike):
+                raise UserError(f"sandbox {name} is a list, got {value!r}; write [{value!r}]")
+        if recycle_after < 1 or max_snapshots < 0:
+            raise UserError(f"sandbox recycle_after={recycle_after} or max_snapshots={max_snapshots} is too small")
         if keep not in ("last", "all", "lru"):
             raise UserError(f'sandbox keep is "last", "all" or "lru", got {keep!r}')
         for name in preload:
@@ -69,6 +74,7 @@ class Sandbox:
         self._recycle_after = recycle_after
         self._lock = threading.Lock()
         self._closed = False
+        self._owner = os.getpid()
         self._sessions: set[Session] = set()
         self._retired: list[Zygote] = []
         self._rebuilt = self._diverged = 0
@@ -94,10 +100,18 @@ class Sandbox:
         global generator. `log`: runs of a session that was lost with its sandbox, to go on from. Raises UserError for
         data that is not there, InfraError when no process can be had. A zygote that was lost is replaced.
         """
+        if not isinstance(seed, int):
+            raise UserError(f"a session's seed is a whole number, got {seed!r}")
         sources = [path.absolute() for path in data_files(data_dir, files)]
+        size, limits = sum(path.stat().st_size for path in sources), self.limits
+        if size > limits.workspace_mb << 20 or len(sources) > limits.workspace_files:
+            raise UserError(
+                f"the data in {data_dir} ({size >> 20} MB, {len(sources)} files) do not fit a workspace; raise "
+                f"workspace_mb={limits.workspace_mb} or workspace_files={limits.workspace_files}"
+            )
         readable = list(sources)
-        folder = Path(data_dir).absolute()
-        if files is None and not self._zygote.workspaces.path.is_relative_to(folder):
+        folder = Path(data_dir).resolve()
+        if files is None and not self._zygote.workspaces.path.resolve().is_relative_to(folder):
             readable.append(folder)
         origin = Origin(tuple(sources), tuple(readable), seed)
         chain = self.replay(origin, log) if log else self._chain(origin, self.limits)
@@ -141,7 +155,7 @@ class Sandbox:
                 room.close()
                 raise
         except StateLost as error:
-            raise InfraError("snapshot_lost", str(error)) from None
+            raise InfraError("snapshot_lost" if error.ours else "export_failed", str(error)) from None
         finally:
             source.close()
 
@@ -171,9 +185,9 @@ class Sandbox:
         }
 
     def close(self) -> None:
-        """End all sessions, processes and workspaces. Again is harmless."""
+        """End all sessions, processes and workspaces. Again is harmless, and so it is in a fork of the owner."""
         with self._lock:
-            if self._closed:
+            if self._closed or os.getpid() != self._owner:
                 return
             self._closed = True
             sessions, self._sessions = self._sessions, set()

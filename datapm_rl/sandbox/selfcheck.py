@@ -31,7 +31,7 @@ _ATTACKS = Path(__file__).parent / "inside" / "attacks.py"
 _HELD, _ESCAPED = "held", "escaped"
 # attacks that a level below 2 does not stop
 _NEEDS_LANDLOCK = frozenset({"read_file", "list_folder", "write_file", "truncate_data", "read_other_session", "proc"})
-_PROOFS: dict[tuple[int, int, int], IsolationReport] = {}
+_PROOFS: dict[tuple[object, ...], IsolationReport] = {}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def choose(
         if lacking is None:
             if isolation.level == 1:
                 kernel.set_dumpable(False)  # else any process of this user reads the trainer's environment and memory
-            report = _PROOFS.get((os.getpid(), max_level, isolation.level))
+            proof = (os.getpid(), max_level, isolation.level, tuple(read_only))
+            report = _PROOFS.get(proof)
             if report is None:
                 try:
                     probes = attack(zygote, isolation, read_only) if isolation.level else {}
@@ -90,11 +91,12 @@ def choose(
                     lacking = f"protection from {', '.join(escaped)}"
                 report = IsolationReport(isolation.level, probes, refused)
             if lacking is None:
-                _PROOFS[os.getpid(), max_level, isolation.level] = report
+                _PROOFS[proof] = report
                 return isolation, zygote, report
             zygote.close()
         refused[isolation.level] = lacking
     reasons = "; ".join(f"level {level} lacks {what}" for level, what in refused.items())
+    reasons = reasons or f"no level from {min_level} to {max_level} is for this user (root: 4, 2, 1, 0; others: 3 to 0)"
     raise UserError(
         f"the sandbox cannot confine code here at level {min_level} or better: {reasons}. Provide what is missing, or "
         f"accept less with sandbox.min_level={max(0, min_level - 1)} (docs/sandbox.md says what that does not stop)"

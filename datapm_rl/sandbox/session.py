@@ -83,6 +83,8 @@ class Session:
         it. A lost state (the zygote ended, a snapshot was killed) is rebuilt from the code log first; a state that is
         lost again by itself was made so, and the step has DIED. INFRA_ERROR: nothing was run; it may be tried again.
         """
+        if not isinstance(code, str):
+            raise TypeError(f"code is a text, got {type(code).__name__}")
         with self._run_lock:
             check, self._check = self._check, False
             try:
@@ -106,7 +108,14 @@ class Session:
             own_ends += not lost.ours
             if own_ends == 2:
                 break
-            self._rebuild()
+            try:
+                self._rebuild()
+            except InfraError as error:
+                if lost.ours or error.cause != "replay_diverged":
+                    raise
+                self._chain.repeat()  # it ended itself, and took care not to be replayed
+                message = f"the state before this step ends when it is continued ({lost})"
+                return ExecutionResult(StepStatus.DIED, error=message, rolled_back=True)
         else:
             raise InfraError("sandbox_lost", str(lost))
         return self._without_newest(lost)

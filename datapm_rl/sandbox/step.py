@@ -44,6 +44,9 @@ class RunningStep:
         """Blocks until it ends or is stopped. The process in the state after it, None: rolled back."""
         try:
             report = converse(self._process, self._output, self._limits, self._workspace, self._root.process)
+        except BaseException:  # KeyboardInterrupt
+            self._end()
+            raise
         finally:
             os.close(self._output)
         result = _result(report)
@@ -56,12 +59,15 @@ class RunningStep:
                     result = replace(result, status=StepStatus.DIED, value=None, error=lost)
             else:
                 result = replace(result, status=StepStatus.LIMIT, value=None, error=full)
+        self._end()
+        return None, replace(result, error=(result.error or "") + _ROLLED_BACK, rolled_back=True)
+
+    def _end(self) -> None:
         self._process.running = False
         self._process.stop()
         self._process.wait_end(_END_S)
         self._root.sweep()
         self._root.zygote.forget(self._process)
-        return None, replace(result, error=(result.error or "") + _ROLLED_BACK, rolled_back=True)
 
     def _settled(self) -> Process:
         """Without the processes that the step left; without its threads, which do not survive a fork."""
@@ -69,6 +75,8 @@ class RunningStep:
         process.running = False
         if kernel.children(process.pid):
             self._root.sweep()
+        if not process.ping():
+            raise StateLost("it reported before its end")
         if kernel.thread_count(process.pid) <= 1:
             return process
         request = {**self._request, "op": "run", "code": "", "cwd": None, "changeable": None, "check": False}

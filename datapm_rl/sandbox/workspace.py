@@ -141,8 +141,13 @@ def data_files(data_dir: str | os.PathLike[str], files: Sequence[str] | None) ->
     folder = Path(data_dir)
     if not folder.is_dir():
         raise UserError(f"data folder {folder} does not exist or is not a folder; check data_dir")
+    if isinstance(files, str):
+        raise UserError(f"data files are a list of names, got {files!r}; write [{files!r}]")
     if files is None:
-        return sorted(path for path in folder.iterdir() if path.is_file())
+        try:
+            return sorted(path for path in folder.iterdir() if path.is_file())
+        except OSError as error:
+            raise UserError(f"data folder {folder} cannot be read ({error.strerror}); check its permissions") from None
     chosen: dict[str, Path] = {}
     for name in files:
         path = folder / name

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -35,7 +36,8 @@ def attempt(facts: dict[str, Any]) -> str:
         "user_namespace": lambda: _must_fail(_libc.unshare(_CLONE_NEWUSER)),
         "mount_namespace": lambda: _must_fail(_libc.unshare(_CLONE_NEWNS)),
         "memfd": lambda: os.memfd_create("x"),
-        "shared_memory": lambda: mmap.mmap(-1, 64 << 30),
+        "shared_memory": lambda: mmap.mmap(-1, 4096),
+        "signal_by_file": lambda: fcntl.fcntl(0, fcntl.F_SETOWN, facts["trainer"]),
     }
     outcome = {}
     for name, attack in attacks.items():

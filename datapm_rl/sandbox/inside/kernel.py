@@ -104,10 +104,10 @@ def thread_count(pid: int) -> int:
 
 
 def sleeps(pid: int) -> bool:
-    """Whether a process waits for something other than a core or the disk; True when it is gone."""
+    """Whether a process waits for something other than a core; True when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return file.read().rsplit(b")", 1)[1].split()[0] not in (b"R", b"D")
+            return file.read().rsplit(b")", 1)[1].split()[0] != b"R"
     except OSError:
         return True
 

@@ -59,11 +59,14 @@ _WITHOUT_EFFECT = (
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
 )
 
-_NAMESPACE_FLAGS = 0x7E020080  # CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET
+# CLONE_NEWTIME | NEWNS | NEWCGROUP | NEWUTS | NEWIPC | NEWUSER | NEWPID | NEWNET; PARENT: a sibling is below no step
+_CLONE_FLAGS = 0x7E020080 | 0x8000
+_SHARED_ANONYMOUS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: memory that states, branches and rollbacks would share
+_REFUSED_FCNTLS = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY: signals by files
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
 _PR_SET_CHILD_SUBREAPER = 36
-# typing into a terminal; flags of a file that its owner may set (append only, immutable)
-_REFUSED_IOCTLS = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820, 0x40087602)
+# typing into a terminal; flags of a file that its owner may set (append only, immutable); who gets signals by a file
+_REFUSED_IOCTLS = (0x5412, 0x541C, 0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x8901, 0x8902)
 
 _LOAD, _AND, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -95,7 +98,7 @@ def _program() -> bytes:
     # its flags are in memory, where a filter cannot look; the C library falls back to clone
     for number in numbers("clone3"):
         code += [_op(_JUMP_EQUAL, number, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
-    code += _if_argument("clone", 0, _JUMP_ANY_BIT, _NAMESPACE_FLAGS, deny)
+    code += _if_argument("clone", 0, _JUMP_ANY_BIT, _CLONE_FLAGS, deny)
     code += _if_argument("socketpair", 0, _JUMP_EQUAL, _AF_UNIX, deny, negate=True)
     code += _if_argument("prlimit64", 0, _JUMP_EQUAL, 0, deny, negate=True)  # of another process
     for half in (0, 4):  # a pointer to new limits
@@ -110,6 +113,11 @@ def _program() -> bytes:
     [number] = numbers("socketpair")
     code += [_op(_JUMP_EQUAL, number, 0, 5), _op(_LOAD, _AT_ARGUMENT + 8), _op(_AND, _SOCK_TYPE)]
     code += [_op(_JUMP_EQUAL, _SOCK_STREAM, 1, 0), _op(_RETURN, deny), _op(_LOAD, _AT_NUMBER)]
+    [number] = numbers("mmap")
+    code += [_op(_JUMP_EQUAL, number, 0, 5), _op(_LOAD, _AT_ARGUMENT + 24), _op(_AND, _SHARED_ANONYMOUS)]
+    code += [_op(_JUMP_EQUAL, _SHARED_ANONYMOUS, 0, 1), _op(_RETURN, deny), _op(_LOAD, _AT_NUMBER)]
+    for command in _REFUSED_FCNTLS:
+        code += _if_argument("fcntl", 1, _JUMP_EQUAL, command, deny)
     for request in _REFUSED_IOCTLS:
         code += _if_argument("ioctl", 1, _JUMP_EQUAL, request, deny)
     return b"".join([*code, _op(_RETURN, _ALLOW)])

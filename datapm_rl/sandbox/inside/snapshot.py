@@ -7,8 +7,8 @@ A `run` forks the parked process; the child runs the code, reports and parks as 
 stays parked as it was: whatever becomes of the child, the state before the step is still there. Each child gets a
 new socket, so nothing that a step forges can be taken for a later step's answer.
 
-Requests to a parked process, one way, for the answers come from the child's own socket: op (run, or export or load the
-variables to or from a file), code (or the file's path), keep (characters of
+Requests to a parked process, one way, for the answers come from the child's own socket: op (run; export or load the
+variables to or from a file; ping: say hello on the own socket), code (or the file's path), keep (characters of
 value and error), number (of the step), cwd (or null: stay), changeable (folders to which a branch's changes are
 confined, or null), check (whether to look for replaced functions first) | fds: socket, output pipe.
 """
@@ -20,13 +20,15 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from typing import Any
 
 from . import kernel, landlock, notebook, pristine, transplant, wire
 
-_exit = os._exit  # bound early: agent code may replace what it finds in `os`
+# bound early: agent code may replace what it finds in `os`
+_exit, _fork_process, _close, _fstat = os._exit, os.fork, os.close, os.fstat
 
 
 class Snapshot:
@@ -43,7 +45,9 @@ class Snapshot:
             self.sock.sendall(wire.HELLO)
             while (message := wire.receive(self.sock)) is not None:
                 request, fds = message
-                if self._fork(fds):
+                if request["op"] == "ping":
+                    self.sock.sendall(wire.HELLO)
+                elif self._fork(fds):
                     self._in_child(request, fds)
         finally:
             _exit(0)
@@ -54,7 +58,7 @@ class Snapshot:
         state = random.getstate() if random else None
         sys.stdout.flush()
         try:
-            pid = os.fork()
+            pid = _fork_process()
         except OSError:
             with contextlib.suppress(OSError), socket.socket(fileno=fds.pop(0)) as answer:
                 answer.sendall(wire.FORK_FAILED)
@@ -76,12 +80,15 @@ class Snapshot:
         redirect_output(fds[1])
         signal.signal(signal.SIGCHLD, self.child_handler)
         if request["changeable"] is not None:
+            _close_channels(self.sock.fileno())
             landlock.confine_changes(request["changeable"])
         if request["cwd"]:
             enter(request["cwd"])
         self.sock.sendall(wire.HELLO)
         tampered = pristine.changed(self.namespace) if request["check"] else []
         result = self._perform(request)
+        if request["check"]:  # a thread may have patched after the first look
+            tampered = list(dict.fromkeys([*tampered, *pristine.changed(self.namespace)]))
         self._settle()
         wire.send(self.sock, {**result, "tampered": tampered})
 
@@ -115,6 +122,15 @@ class Snapshot:
                 pass
         null = os.open(os.devnull, os.O_RDWR)
         redirect_output(null)
+
+
+def _close_channels(own: int) -> None:
+    """In a branch: no socket or pipe that code in the original could talk through. Open files stay open."""
+    for fd in range(3, 256):
+        with contextlib.suppress(OSError):
+            mode = _fstat(fd).st_mode
+            if fd != own and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
+                _close(fd)
 
 
 def redirect_output(fd: int) -> None:
