@@ -88,6 +88,16 @@ async def test_a_session_that_nobody_touches_is_swept_and_one_in_use_is_not(acto
     assert (await used.run("2")).value == "2"
 
 
+async def test_a_step_that_was_undone_is_not_replayed_when_the_actor_loses_the_session(actor, tmp_path):
+    session = await RemoteSession.open(Remote(actor), str(tmp_path), [])
+    await session.run("x = 1")
+    await session.run("import os; os.register_at_fork(before=lambda: os._exit(0)); x = 2")
+    result = await session.run("x = 3")
+    assert (result.status, result.undoes_previous) == (StepStatus.DIED, True)
+    await actor.close(session.id)
+    assert (await session.run("x")).value == "1"
+
+
 async def test_bad_data_is_the_users_error_through_the_client(actor, tmp_path):
     with pytest.raises(UserError, match="does not exist"):
         await RemoteSession.open(Remote(actor), str(tmp_path / "nowhere"))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from datapm_rl.errors import InfraError, UserError, cause_of
 from datapm_rl.sandbox.result import ExecutionResult
-from datapm_rl.sandbox.session import LoggedRun
+from datapm_rl.sandbox.session import LoggedRun, undo_last
 from datapm_rl.trajectory import StepStatus
 
 _T = TypeVar("_T")
@@ -56,6 +56,8 @@ class RemoteSession:
         result = await self._execute(self._actor.run, (self._id, code))
         if result.cause in _LOST and self._origin is not None and await self._reopened():
             result = await self._execute(self._actor.run, (self._id, code))
+        if result.undoes_previous:
+            undo_last(self._log)
         if result.status is not StepStatus.INFRA_ERROR:
             self._log.append(LoggedRun.of(code, result))
         return result

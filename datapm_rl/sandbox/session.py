@@ -45,6 +45,15 @@ class LoggedRun:
         return cls(code, result.status, result.rolled_back, re.sub(r"0x[0-9a-f]{6,}", "0x", text))
 
 
+def undo_last(log: list[LoggedRun], first: int = 0) -> bool:
+    """Have a replay skip the last run, from `first` on, that left a state; whether there was one."""
+    for at in reversed(range(first, len(log))):
+        if not log[at].rolled_back:
+            log[at] = replace(log[at], rolled_back=True)
+            return True
+    return False
+
+
 class Session:
     """Made by `Sandbox.session` and `Session.branch`. One run at a time; `branch` and `close` at any time.
 
@@ -125,14 +134,11 @@ class Session:
         error = f"the state after the step before ends when it is continued ({lost}); that step is undone"
         if self._log is None:
             raise InfraError("snapshot_lost", error)
-        made = next((at for at in reversed(range(len(self._log))) if not self._log[at].rolled_back), None)
-        if made is None or made < self._first:  # not this session's doing, nor to be undone
-            self._chain.repeat()
-        else:
-            self._log[made] = replace(self._log[made], rolled_back=True)
+        undone = undo_last(self._log, self._first)
+        if undone:
             self._rebuild()
-            self._chain.repeat()
-        return ExecutionResult(StepStatus.DIED, error=error, rolled_back=True)
+        self._chain.repeat()
+        return ExecutionResult(StepStatus.DIED, error=error, rolled_back=True, undoes_previous=undone)
 
     def branch(self, step: int | None = None, check: bool = False, clean: bool = False) -> Session:
         """A session of its own that starts from the state after the `step`-th run (0: the start; default: newest).
