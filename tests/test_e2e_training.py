@@ -85,6 +85,9 @@ def test_smoke_run_leaves_everything_it_promises(whole_run):
     attempts = rows(run / "trajectories.jsonl")
     assert len(attempts) == STEPS * 16
     assert all(len(row["verdicts"]) == len(row["steps"]) for row in attempts)
+    assert all(row["sandbox/level"] >= 2 and row["sandbox/infra_errors"] == 0 for row in trained)
+    [proof] = json.loads((run / "isolation.json").read_text()).values()
+    assert set(proof["probes"].values()) == {"held"}
     for name in ("config.yaml", "versions.json", "fingerprints.json", "summary.json", "curves.png"):
         assert (run / name).is_file(), name
     assert any((run / "tensorboard").iterdir())
