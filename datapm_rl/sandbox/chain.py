@@ -45,12 +45,16 @@ class Chain:
         self._writable = writable
         self._layers = layers
         self._offset = offset
-        self._files = FileHistory(slot, root.folder.store(), root.folder.uid)
+        root.hold()
+        try:
+            self._files = FileHistory(slot, root.folder.store(), root.folder.uid)
+        except OSError as error:
+            root.release()
+            raise StateLost(f"the session's folder is gone ({error})", ours=True) from None
         self.states: list[State] = []
         self._step: RunningStep | None = None
         self._closed = False
         self._lock = threading.Lock()  # guards the fields above; held for a fork at most, never for a step
-        root.hold()
 
     @classmethod
     def start(cls, root: Root, limits: Limits, sources: Sequence[Path]) -> Chain:
@@ -79,8 +83,11 @@ class Chain:
             slot = self.root.folder.take(writable)
             if slot is None:
                 return None
+            try:
+                twin = Chain(self.root, self.limits, slot, writable, self._layers + 1, self._offset + step)
+            except StateLost:
+                return None
             self.root.zygote.hold(state.process)
-            twin = Chain(self.root, self.limits, slot, writable, self._layers + 1, self._offset + step)
         twin.states.append(State(state.process, state.files))
         try:
             twin.restore(state.files)
