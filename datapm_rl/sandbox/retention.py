@@ -10,13 +10,13 @@ from datapm_rl.sandbox.chain import Chain
 
 Keep = Literal["last", "all", "lru"]
 
-_MOST_OF_A_SESSION = 64  # the kernel's limit of a session's processes has room for these (`root`)
+_MOST_OF_A_SESSION = 48  # the kernel's limit of a session's processes has room for these (`root`)
 
 
 class Retention:
     """The start and the newest state of a session always stay. Of the others
 
-    "last" keeps none, "all" keeps all (about 7 MB each; the newest 64 of a session), "lru" keeps those used last,
+    "last" keeps none, "all" keeps all (about 7 MB each; the newest 48 of a session), "lru" keeps those used last,
     `most` in all sessions together. Thread-safe.
     """
 

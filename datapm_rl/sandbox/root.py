@@ -23,7 +23,7 @@ from datapm_rl.sandbox.sweep import sweep
 from datapm_rl.sandbox.zygote import Zygote
 
 _BOUND = {"pandas": "pd", "numpy": "np"}
-_SNAPSHOTS = 96  # processes of a session beside those of its running steps
+_SNAPSHOTS = 72  # processes of a session beside those of its running steps
 _DYING_S = 0.5  # between the ends of processes that end together
 _COUNT_S = 10  # how long the count of the user's processes is good for
 
@@ -138,7 +138,7 @@ class Root:
 @functools.lru_cache(maxsize=1)
 def _processes_of_this_user(_moment: int) -> int:
     """Processes and threads, which the kernel's limit counts together; and some more to come."""
-    count = 64
+    count = 32
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.stat(f"/proc/{pid}").st_uid == os.getuid():
