@@ -128,7 +128,7 @@ class Trial:
         start = time.monotonic()
         result = session.run(code)
         took = time.monotonic() - start
-        limit, slack = self.sandbox.limits.wall_s, 10.0 if self.case.poisons else 5.0
+        limit, slack = self.sandbox.limits.wall_s, 10.0 if self.case.poisons or self.case.alone else 5.0
         self._must(
             took < limit + slack, f"{what} took {took:.1f} s, limit {limit:g} s ({result.status}: {result.error})"
         )

@@ -219,6 +219,8 @@ def test_retention_lru_bounds_the_kept_states_and_rebuilds_the_others(data_dir, 
         assert sandbox.health()["processes"] == 2 * 2 + 3
         for session in sessions:
             assert [session.branch(step).run("x").value for step in range(1, 6)] == ["0", "1", "2", "3", "4"]
+            session.close()
+        assert not [chain for chain, _step in sandbox.retention._used if chain in {each._chain for each in sessions}]
 
 
 def test_a_branch_has_the_files_of_its_step_not_later_ones(data_dir, tmp_path):

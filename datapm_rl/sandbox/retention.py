@@ -16,8 +16,8 @@ _MOST_OF_A_SESSION = 48  # the kernel's limit of a session's processes has room 
 class Retention:
     """The start and the newest state of a session always stay. Of the others
 
-    "last" keeps none, "all" keeps all (about 7 MB each; the newest 48 of a session), "lru" keeps those used last,
-    `most` in all sessions together. Thread-safe.
+    "last" keeps none, "all" keeps all (about 7 MB each), "lru" keeps those used last, `most` in all sessions together;
+    both at most the newest 48 of a session. Thread-safe.
     """
 
     def __init__(self, keep: Keep, most: int):
@@ -31,9 +31,9 @@ class Retention:
         step = len(chain.states) - 2
         if self._keep == "last":
             chain.drop(step)
-        elif self._keep == "all":
-            chain.drop(step - _MOST_OF_A_SESSION)
-        elif self._keep == "lru" and step > 0:
+            return
+        chain.drop(step - _MOST_OF_A_SESSION)
+        if self._keep == "lru" and step > 0:
             self._touch(chain, step)
 
     def used(self, chain: Chain, step: int) -> None:

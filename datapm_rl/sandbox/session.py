@@ -193,6 +193,7 @@ class Session:
         """Kill the session's processes and remove its workspace. Branches live on. Again is harmless."""
         self._closed = True
         self._sandbox.forget(self)
+        self._sandbox.retention.forget(self._chain)
         self._chain.close()
 
     def __enter__(self) -> Session:
@@ -218,6 +219,7 @@ class Session:
                     raise
         rebuilt.cut(self._first)
         self._chain = rebuilt
+        self._sandbox.retention.forget(lost)
         lost.close()
         if self._closed:  # meanwhile
             rebuilt.close()
