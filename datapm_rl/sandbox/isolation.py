@@ -77,7 +77,7 @@ def candidates(max_level: int) -> list[Isolation]:
     table = [
         Isolation(4, "root", True, True, True),
         Isolation(3, "user", False, True, True),
-        Isolation(2, "none", root, True, True),
+        Isolation(2, "none", root and _uids_exist(), True, True),
         Isolation(1, "none", False, False, True),
         Isolation(0, "none", False, False, False),
     ]

@@ -77,23 +77,11 @@ def choose(
             except NamespacesRefused as error:
                 lacking = f"namespaces ({error})"
         if lacking is None:
-            if isolation.level == 1:
-                kernel.set_dumpable(False)  # else any process of this user reads the trainer's environment and memory
-            proof = (os.getpid(), max_level, isolation.level, tuple(read_only))
-            report = _PROOFS.get(proof)
-            if report is None:
-                try:
-                    probes = attack(zygote, isolation, read_only) if isolation.level else {}
-                except InfraError as error:
-                    probes, lacking = {}, str(error)
-                escaped = [name for name in required(isolation.level, probes) if probes[name] != _HELD]
-                if escaped:
-                    lacking = f"protection from {', '.join(escaped)}"
-                report = IsolationReport(isolation.level, probes, refused)
-            if lacking is None:
-                _PROOFS[proof] = report
+            report = _report(zygote, isolation, read_only, refused)
+            if not (escaped := _escaped(report)):
                 return isolation, zygote, report
             zygote.close()
+            lacking = f"protection from {', '.join(escaped)}"
         refused[isolation.level] = lacking
     reasons = "; ".join(f"level {level} lacks {what}" for level, what in refused.items())
     reasons = reasons or f"no level from {min_level} to {max_level} is for this user (root: 4, 2, 1, 0; others: 3 to 0)"
@@ -103,9 +91,32 @@ def choose(
     )
 
 
-def required(level: int, probes: dict[str, str]) -> list[str]:
-    """The attacks that must have failed at a level."""
-    return [name for name in probes if level >= 2 or name not in _NEEDS_LANDLOCK]
+def _report(
+    zygote: Zygote, isolation: Isolation, read_only: Sequence[Path], refused: dict[int, str]
+) -> IsolationReport:
+    """What became of the attacks; attempted once per process and kind of session."""
+    if isolation.level == 1:
+        kernel.set_dumpable(False)  # else any process of this user reads the trainer's environment and memory
+    proof = (os.getpid(), isolation, tuple(read_only), tuple(refused))
+    if proof in _PROOFS:
+        return _PROOFS[proof]
+    try:
+        probes = attack(zygote, isolation, read_only) if isolation.level else {}
+    except InfraError as error:
+        probes = {f"the attacks ({error})": "not attempted"}
+    report = IsolationReport(isolation.level, probes, dict(refused))
+    if not _escaped(report):  # a failure may be a busy machine's: tried again next time
+        _PROOFS[proof] = report
+    return report
+
+
+def _escaped(report: IsolationReport) -> list[str]:
+    """The attacks that should have failed at the level and did not."""
+    return [
+        name
+        for name, outcome in report.probes.items()
+        if outcome != _HELD and (report.level >= 2 or name not in _NEEDS_LANDLOCK)
+    ]
 
 
 def attack(zygote: Zygote, isolation: Isolation, read_only: Sequence[Path]) -> dict[str, str]:
