@@ -109,10 +109,13 @@ def test_a_patch_by_a_thread_after_the_check_is_found(session):
 
 
 def test_an_interrupt_in_the_owner_ends_the_step(session):
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        session.run("while True: open('beat', 'a').write('.')")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.run("while True: open('beat', 'a').write('.')")
+    finally:
+        signal.signal(signal.SIGINT, before)
     size = (session.workspace / "beat").stat().st_size
     time.sleep(0.2)
     assert (session.workspace / "beat").stat().st_size == size
