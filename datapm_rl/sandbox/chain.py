@@ -115,10 +115,9 @@ class Chain:
             self._step = RunningStep(self.root, self.limits, self.workspace, source, self._request(op, code, check))
             step = self._step
         process, result = step.finish()
-        if result.status is StepStatus.DIED and self.root.is_safe and self.root.lost():
-            self._step = None
-            raise StateLost("the session's first process has ended", ours=True)
         try:
+            if result.status is StepStatus.DIED and self.root.is_safe and self.root.lost():
+                raise StateLost("the session's first process has ended", ours=True)
             if process is None:
                 self.restore(before)
             files = before if process is None else self.files()

@@ -29,18 +29,18 @@ def serve(job: dict[str, Any], reports: int, go: int) -> None:
     for stream in streams:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     silence = os.open(os.devnull, os.O_WRONLY)
-    _redirect(silence)
     cells = types.ModuleType("notebook")
+    exec(compile(job["sources"]["notebook"], "<notebook>", "exec"), cells.__dict__)
+    cells.redirect_output(os.dup(silence))
     try:
-        exec(compile(job["sources"]["notebook"], "<notebook>", "exec"), cells.__dict__)
         names = _prepare(job)
     except BaseException:
-        _redirect(output)
+        cells.redirect_output(os.dup(output))
         raise
     namespace = cells.new_namespace(names)
 
     def run(code: str, number: int, target: int) -> dict[str, Any]:
-        _redirect(target)
+        cells.redirect_output(os.dup(target))
         result: dict[str, Any] = cells.run_cell(code, namespace, f"<step {number}>", job["keep"])
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # the agent may have closed it
@@ -66,15 +66,3 @@ def _prepare(job: dict[str, Any]) -> dict[str, str]:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(job["seed"] % 2**32)
     return names
-
-
-def _redirect(target: int) -> None:
-    """Make `target` stdout and stderr, whatever an earlier step did to them."""
-    os.dup2(target, 1)
-    os.dup2(target, 2)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        stream = getattr(sys, f"__{name}__")
-        if stream.closed:
-            stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-            setattr(sys, f"__{name}__", stream)
-        setattr(sys, name, stream)

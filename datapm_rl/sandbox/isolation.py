@@ -10,6 +10,7 @@ Which one holds is decided by attempted attacks, not by this table: `datapm_rl.s
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -102,6 +103,7 @@ def _uids_exist() -> bool:
         return False
 
 
+@functools.cache  # asked for at each session's start
 def _interpreter() -> list[Path]:
     """Folders of the interpreter and its packages, and of libraries that the environment names."""
     names = [sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))]

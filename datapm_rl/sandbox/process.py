@@ -42,9 +42,8 @@ class Process:
     sock: socket.socket
     holders: int = 1  # whose state it is: its own chain's and those branched from it
     running: bool = False  # a step, whose processes are none of anybody else's business
-    forking: threading.Lock = field(
-        default_factory=threading.Lock
-    )  # a root's: held until a fork below it is registered
+    # a root's: held until a fork below it is registered
+    forking: threading.Lock = field(default_factory=threading.Lock)
     _closing: threading.Lock = field(default_factory=threading.Lock)  # a closed descriptor's number may be another's
 
     def ask(self, request: dict[str, Any], fds: tuple[int, ...]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import errno
 import linecache
+import os
 import sys
 import traceback
 import types
@@ -83,6 +84,20 @@ def _keep_own_frames(report: traceback.TracebackException) -> None:
             _keep_own_frames(inner)
             if not inner.stack:
                 setattr(report, link, None)
+
+
+def redirect_output(fd: int) -> None:
+    """Make `fd` stdout and stderr, and sys.stdout and sys.stderr ordinary again if a step replaced or closed them."""
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, f"__{name}__")
+        if stream.closed:
+            # line-buffered, so that what a step printed before its time limit is seen
+            stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+            setattr(sys, f"__{name}__", stream)
+        setattr(sys, name, stream)
 
 
 def shorten(text: str | None, keep: int) -> str | None:

@@ -77,7 +77,7 @@ class Snapshot:
         self.sock = socket.socket(fileno=fds[0])
         kernel.die_with_parent(True)  # while code runs, its predecessor lives; while parked, it may go first
         kernel.set_subreaper(True)
-        redirect_output(fds[1])
+        notebook.redirect_output(fds[1])
         signal.signal(signal.SIGCHLD, self.child_handler)
         if request["changeable"] is not None:
             _close_channels(self.sock.fileno())
@@ -121,7 +121,7 @@ class Snapshot:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         null = os.open(os.devnull, os.O_RDWR)
-        redirect_output(null)
+        notebook.redirect_output(null)
 
 
 def _close_channels(own: int) -> None:
@@ -131,20 +131,6 @@ def _close_channels(own: int) -> None:
             mode = _fstat(fd).st_mode
             if fd != own and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
                 _close(fd)
-
-
-def redirect_output(fd: int) -> None:
-    """Make `fd` stdout and stderr, and sys.stdout and sys.stderr ordinary again if a step replaced or closed them."""
-    os.dup2(fd, 1)
-    os.dup2(fd, 2)
-    os.close(fd)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        stream = getattr(sys, f"__{name}__")
-        if stream.closed:
-            # line-buffered, so that what a step printed before its time limit is seen
-            stream = open(number, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-            setattr(sys, f"__{name}__", stream)
-        setattr(sys, name, stream)
 
 
 def enter(workspace: str) -> None:

@@ -26,8 +26,8 @@ from typing import Any
 
 from . import kernel, pristine, transplant, wire
 from .confine import Namespaces, confine
-from .notebook import new_namespace
-from .snapshot import Snapshot, enter, redirect_output
+from .notebook import new_namespace, redirect_output
+from .snapshot import Snapshot, enter
 
 _ORPHANS_MS = 20  # how soon to look again for processes that a dead session left
 
