@@ -11,17 +11,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from datapm_rl.errors import cause_of
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Step, Task, Verdict
 
 
+Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Answers a call that code in the sandbox makes: from the call's name and JSON-ready arguments to a JSON-ready reply."""
+
+
 class CodeRunner(Protocol):
     """A place to run code in: a session of the sandbox, local or behind an actor."""
 
-    async def run(self, code: str) -> ExecutionResult: ...
+    async def run(self, code: str, answer: Answer | None = None) -> ExecutionResult:
+        """Run code. With `answer`, it may call the verifier's tools (`verifier/tools`)."""
+        ...
 
 
 @dataclass
@@ -35,6 +41,8 @@ class VerificationRequest:
     branch: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # the agent's state after this step, private copy
     probe: Callable[[str], Awaitable[ExecutionResult]]  # code run once on such a branch: cheaper when once is enough
     fresh: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # a new session over the task's pristine files
+    max_turns: int = 10  # the agent's limit: the step of this index is the final one
+    deadline_s: float = 120.0  # for this verification
 
 
 class Verifier(Protocol):
@@ -47,10 +55,10 @@ class Verifier(Protocol):
         ...
 
 
-async def verify_or_missing(verifier: Verifier, request: VerificationRequest, deadline_s: float) -> Verdict:
-    """`verifier.verify` within a deadline; a failure of any kind is a missing verdict with its cause."""
+async def verify_or_missing(verifier: Verifier, request: VerificationRequest) -> Verdict:
+    """`verifier.verify` within `request.deadline_s`; a failure of any kind is a missing verdict with its cause."""
     try:
-        return await asyncio.wait_for(verifier.verify(request), deadline_s)
+        return await asyncio.wait_for(verifier.verify(request), request.deadline_s)
     except asyncio.CancelledError:
         raise
     except Exception as error:  # the boundary: whatever a verifier raises is missing data, never a score
