@@ -75,18 +75,58 @@ class AgentConfig:
 
 @dataclass
 class PrmConfig:
-    """The process reward model and how its verdicts enter the reward."""
+    """The process reward model (docs/verifier.md) and how its verdicts enter the reward."""
 
     verifier: str = "reference"
-    """`reference` (knows each task's reference program), `none` (outcome only), or a class as `package.module:Class`"""
+    """`generative` (DataPRM), `self_reward` (the same by the policy itself), `judge`, `thinkprm`, `genprm`,
+    `discriminative`, `reference` (knows each task's reference program), `none` (outcome only), or a class of yours as
+    `package.module:Class`."""
     beta: float = 0.5
     """Weight of the process reward, eq. 8: r = (1 - beta) * outcome + beta * mean(step scores)."""
+    endpoint: str | None = None
+    """Who serves the model: OpenAI-compatible addresses (http://host:port/v1, several with commas), or `pool` (verl's
+    reward_model pool). None takes OPENAI_BASE_URL. The key is OPENAI_API_KEY. Not for discriminative, nor, in
+    training, for self_reward."""
+    model: str | None = None
+    """The model's name at the endpoint; None takes the one it lists. discriminative: a Hugging Face folder."""
+    rounds: int = 10
+    """Rounds K of one verification (eq. 4): replies of the verifier, the last one with the verdict."""
+    environment: bool = True
+    """Whether the verifier's code runs. False: Table 3 without Env."""
+    multi_turn: bool = True
+    """False: one piece of code, then the verdict; without environment, the verdict at once. Table 3 without Multi."""
+    scores: str = "ternary"
+    """`ternary` {0, 0.5, 1} or `binary` {0, 1}: Table 3 without Refl."""
+    tools: list[str] = field(default_factory=lambda: ["query_document"])
+    """Tools that the verifier's code may call: query_document, query_image (docs/verifier.md, "Tools")."""
+    temperature: float = 0.7
+    """Sampling temperature of the verifier."""
+    top_p: float = 0.9
+    """Nucleus of the verifier's sampling."""
+    top_k: int = 20
+    """Candidates of the verifier's sampling; -1 is all."""
+    max_tokens: int = 8192
+    """Tokens of one reply."""
+    context_tokens: int = 32768
+    """The model's context; a longer prompt is shortened, oldest observations first."""
+    tokenizer: str | None = None
+    """Folder of the verifier's tokenizer, to count tokens; None estimates from characters."""
+    concurrency: int = 32
+    """Verifications that run at the same time in one reward worker."""
     deadline_s: float = 120.0
-    """Seconds for one verification, and for those outstanding when a trajectory ends."""
+    """Seconds for one verification, its wait for a turn not counted."""
+    trajectory_deadline_s: float = 600.0
+    """Seconds for the verifications that are outstanding when a trajectory ends; later ones are missing."""
     tamper_policy: str = "clean_room"
     """For a step whose process has replaced functions of pandas, NumPy or builtins: mark, clean_room or zero."""
     max_missing_share: float = 0.5
     """Share of trajectories without a reward above which a step stops the run."""
+    gate_report: str | None = None
+    """Summary of `python -m datapm_rl.evaluate prm` for this verifier; needed when a minimum below is set."""
+    min_kappa: float | None = None
+    """Quadratic weighted kappa of the gate below which training refuses to start."""
+    min_silent_recall: float | None = None
+    """Share of silent errors found by the gate below which training refuses to start."""
 
 
 @dataclass
