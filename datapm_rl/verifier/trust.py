@@ -12,15 +12,27 @@ policy says what else happens:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from typing import Protocol
 
-from datapm_rl.sandbox.client import RemoteSession
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Verdict
 from datapm_rl.verifier.base import CodeRunner
 
 POLICIES = ("mark", "clean_room", "zero")
+
+
+class BranchingSession(Protocol):
+    """The agent's session, as far as branches of it are concerned: behind an actor or local."""
+
+    async def probe(self, code: str, step: int | None = None, clean: bool = False) -> ExecutionResult:
+        """Run code once on a throwaway branch."""
+        ...
+
+    def branch(self, step: int | None = None, clean: bool = False) -> AbstractAsyncContextManager[CodeRunner]:
+        """A private copy of the state after the `step`-th run."""
+        ...
 
 
 class CheckedBranches:
@@ -29,7 +41,7 @@ class CheckedBranches:
     `tampered`: what the checks found, so far.
     """
 
-    def __init__(self, session: RemoteSession, runs: int, policy: str):
+    def __init__(self, session: BranchingSession, runs: int, policy: str):
         """`runs`: the state is the one after so many runs."""
         self._session, self._runs, self._policy = session, runs, policy
         self.tampered: tuple[str, ...] = ()
