@@ -86,21 +86,25 @@ class Step:
 
 @dataclass
 class Verdict:
-    """A verifier's judgement of one step: `score` in {0, 0.5, 1}, or None with a `cause` (missing)."""
+    """A verifier's judgement of one step: `score`, or None with a `cause` (missing).
+
+    DataPRM's scores are 0, 0.5 and 1; a baseline's may be any probability.
+    """
 
     score: float | None
     rationale: str = ""
     cause: str | None = None
     verifier: str = ""
-    trace: list[dict[str, Any]] = field(default_factory=list)  # {"code", "output", "status"} per round
+    trace: list[dict[str, Any]] = field(default_factory=list)  # per turn: reply, code, output, status, tokens, ...
     tampered: list[str] = field(default_factory=list)  # functions that the agent's code had replaced in its process
-    cost: dict[str, float] = field(default_factory=dict)  # turns, tool_calls, tokens, seconds
+    cost: dict[str, float] = field(default_factory=dict)  # turns, executions, tool_calls, .._tokens, seconds
+    cut: list[str] = field(default_factory=list)  # what the verifier did not see because its context is bounded
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.cause is None):
             raise ValueError(f"a verdict has a score or a cause, got score={self.score} cause={self.cause}")
-        if self.score is not None and self.score not in (0.0, 0.5, 1.0):
-            raise ValueError(f"a verdict's score is 0, 0.5 or 1, got {self.score}")
+        if self.score is not None and not 0.0 <= self.score <= 1.0:  # also refuses NaN
+            raise ValueError(f"a verdict's score is in [0, 1], got {self.score}")
 
 
 @dataclass

@@ -134,7 +134,7 @@ class Episode:
         request = VerificationRequest(
             self.task, list(self.steps), list(self.verdicts), step, self.session.branch, self._probe, fresh
         )
-        verdict = await verify_or_missing(self.verifier, request, deadline_s=30)
+        verdict = await verify_or_missing(self.verifier, request)
         self.steps.append(step)
         self.verdicts.append(verdict_from_json(json.loads(json.dumps(to_json(verdict)))))
         return verdict.score
@@ -290,7 +290,7 @@ async def test_failing_session_is_a_missing_verdict(task):
 
     step = Step(1, "1", answer="1", status=StepStatus.ANSWER)
     verdict = await verify_or_missing(
-        ReferenceVerifier(), VerificationRequest(task, [], [], step, broken, broken, broken), deadline_s=5
+        ReferenceVerifier(), VerificationRequest(task, [], [], step, broken, broken, broken)
     )
     assert verdict.cause == "sandbox_lost"
 

@@ -8,9 +8,10 @@ step t, and returns a `Verdict`. An exception of any kind is turned into a missi
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from datapm_rl.errors import cause_of
@@ -31,6 +32,26 @@ class CodeRunner(Protocol):
 
 
 @dataclass
+class Record:
+    """What a verification did so far. Kept in its verdict, also when it fails or its deadline cuts it off."""
+
+    turns: list[dict[str, Any]] = field(default_factory=list)  # as `Verdict.trace`
+    cut: list[str] = field(default_factory=list)  # as `Verdict.cut`
+    started: float = field(default_factory=time.monotonic)
+
+    def cost(self) -> dict[str, float]:
+        """Table 7's columns: turns, executions, calls of tools, tokens in and out, seconds."""
+        return {
+            "turns": float(len(self.turns)),
+            "executions": float(sum(turn.get("output") is not None for turn in self.turns)),
+            "tool_calls": float(sum(len(turn.get("tool_calls", ())) for turn in self.turns)),
+            "prompt_tokens": float(sum(turn.get("prompt_tokens", 0) for turn in self.turns)),
+            "completion_tokens": float(sum(turn.get("completion_tokens", 0) for turn in self.turns)),
+            "seconds": time.monotonic() - self.started,
+        }
+
+
+@dataclass
 class VerificationRequest:
     """Everything a verifier gets for step t = `step.index`; `len(verdicts) == len(history) == t - 1`."""
 
@@ -43,6 +64,7 @@ class VerificationRequest:
     fresh: Callable[[], AbstractAsyncContextManager[CodeRunner]]  # a new session over the task's pristine files
     max_turns: int = 10  # the agent's limit: the step of this index is the final one
     deadline_s: float = 120.0  # for this verification
+    record: Record = field(default_factory=Record)  # filled by the verifier as it goes
 
 
 class Verifier(Protocol):
@@ -63,5 +85,11 @@ async def verify_or_missing(verifier: Verifier, request: VerificationRequest) ->
         raise
     except Exception as error:  # the boundary: whatever a verifier raises is missing data, never a score
         return Verdict(
-            score=None, cause=cause_of(error), rationale=str(error)[:500], verifier=getattr(verifier, "name", "")
+            score=None,
+            cause=cause_of(error),
+            rationale=str(error)[:500],
+            verifier=getattr(verifier, "name", ""),
+            trace=request.record.turns,
+            cost=request.record.cost(),
+            cut=request.record.cut,
         )

@@ -65,7 +65,7 @@ class DataAgentLoop(AgentLoopBase):
         session = await self._open_session(task, seed)
         stream = None
         try:
-            rewards = RewardClient(self.config.reward.num_workers, key=task.id, deadline_s=prm.deadline_s)
+            rewards = RewardClient(self.config.reward.num_workers, key=task.id, deadline_s=prm.trajectory_deadline_s)
             if prm.verifier != "none" and task.split == "train":
                 # only the reference verifier may know the reference program, and how the task was made
                 shown = task if prm.verifier == "reference" else replace(task, reference="", meta={})
@@ -89,7 +89,7 @@ class DataAgentLoop(AgentLoopBase):
                 on_step=stream.submit if stream else lambda step: None,
             )
             if stream:
-                rollout.trajectory.verdicts = await stream.finish(prm.deadline_s)
+                rollout.trajectory.verdicts = await stream.finish(prm.trajectory_deadline_s)
             return rollout
         finally:
             if stream:

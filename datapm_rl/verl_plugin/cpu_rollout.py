@@ -7,6 +7,7 @@ and copies new weights into the server.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -30,6 +31,8 @@ class CpuServer:
     def __init__(self, folder: str, seed: int, max_len: int, max_batch: int, load_weights: bool):
         torch.set_num_threads(1)
         self.folder = folder
+        self.address: tuple[str, int] | None = None
+        self.starting = asyncio.Lock()
         self.engine = CpuEngine.from_folder(
             folder, load_weights=load_weights, max_batch=max_batch, max_len=max_len, seed=seed
         )
@@ -50,13 +53,20 @@ class CpuServer:
     async def load_weights(self, bucket: Weights, last: bool, version: int | None) -> None:
         await self.engine.update_weights(bucket, version=version, last=last)
 
-    async def serve_http(self) -> str:
-        """Start the OpenAI-compatible endpoint; returns host:port."""
-        from transformers import AutoTokenizer
+    async def get_server_address(self) -> tuple[str, int]:
+        """(host, port) of the OpenAI-compatible endpoint, started when it is first asked for.
 
-        tokenizer = AutoTokenizer.from_pretrained(self.folder)
-        host = ray.util.get_node_ip_address()
-        return await start_server(self.engine, tokenizer, host, 0, os.path.basename(self.folder))
+        Its model has the folder's path as its name, as vLLM does it.
+        """
+        async with self.starting:
+            if self.address is None:
+                from transformers import AutoTokenizer
+
+                tokenizer = AutoTokenizer.from_pretrained(self.folder)
+                host = ray.util.get_node_ip_address()
+                address = await start_server(self.engine, tokenizer, host, 0, self.folder)
+                self.address = host, int(address.rpartition(":")[2])
+        return self.address
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
         await self.engine.abort_all()
@@ -102,7 +112,10 @@ class CpuReplica(RolloutReplica):
             )
         )
         self.servers, self._server_handle = [server], server
-        self._server_address = await server.serve_http.remote() if judge else name
+        self._server_address = name
+        if judge:
+            host, port = await server.get_server_address.remote()
+            self._server_address = f"{host}:{port}"
 
 
 class CpuServerAdapter(BaseRollout):

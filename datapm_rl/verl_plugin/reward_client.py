@@ -1,7 +1,7 @@
 """Calls from an agent loop to verl's RewardLoop workers: verify a step now, form the reward at the end.
 
 A trajectory sticks to one worker (its caches are warm there) and turns to the next one when that is gone. Every call
-has a deadline.
+has a deadline; a call that is given up, by its deadline or its caller, is cancelled in the worker too.
 """
 
 from __future__ import annotations
@@ -51,10 +51,14 @@ class RewardClient:
                 worker = ray.get_actor(name)
             except ValueError:  # no actor of that name is left
                 continue
+            call = worker.compute_score.remote(payload)
             try:
-                return await asyncio.wait_for(_await(worker.compute_score.remote(payload)), self.deadline_s)
+                return await asyncio.wait_for(_await(call), self.deadline_s)
             except RayActorError:
                 continue
+            except (TimeoutError, asyncio.CancelledError):
+                ray.cancel(call)
+                raise
         raise InfraError("reward_worker_lost", f"none of the {self.num_workers} RewardLoop workers answers")
 
 

@@ -16,13 +16,17 @@ from omegaconf import DictConfig
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from datapm_rl.benchmarks import grade
+from datapm_rl.chat import Chat
+from datapm_rl.chat.client import EndpointChat
 from datapm_rl.errors import cause_of
 from datapm_rl.reward.combine import step_rewards, trajectory_reward
 from datapm_rl.sandbox.client import RemoteSession
 from datapm_rl.trajectory import Outcome, step_from_json, task_from_json, to_json, verdict_from_json
-from datapm_rl.verifier.base import CodeRunner, VerificationRequest, verify_or_missing
-from datapm_rl.verifier.registry import load_verifier
+from datapm_rl.verifier.base import CodeRunner, VerificationRequest
+from datapm_rl.verifier.registry import endpoint_chat, make_verifier
+from datapm_rl.verifier.scheduler import Scheduler
 from datapm_rl.verifier.trust import CheckedBranches
+from datapm_rl.verl_plugin.policy_chat import PolicyChat
 from datapm_rl.verl_plugin.output import missing_info, reward_info
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_handle
 
@@ -33,7 +37,19 @@ class ProcessRewardManager(RewardManagerBase):
     def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any, **kwargs: Any):
         super().__init__(config, tokenizer, compute_score)
         self.prm = config.prm
-        self.verifier = load_verifier(config.prm.verifier)
+        verifier = make_verifier(config.prm, lambda: self._chat(config, kwargs.get("reward_router_address")))
+        self.scheduler = Scheduler(verifier, config.prm.concurrency) if verifier else None
+        self.max_turns = config.agent.max_turns
+
+    @staticmethod
+    def _chat(config: DictConfig, router: str | None) -> Chat:
+        """Who answers the verifier: endpoints of the configuration, verl's reward model pool, or the policy itself."""
+        prm = config.prm
+        if prm.verifier == "self_reward" and prm.endpoint is None:
+            return PolicyChat(config.actor_rollout_ref.rollout.name)
+        if prm.endpoint == "pool":
+            return EndpointChat([f"http://{router}/v1"], model=config.reward.reward_model.model_path)
+        return endpoint_chat(prm)
 
     async def run_single(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer one request; see the module docstring. Exceptions become missing values here or in the client.
@@ -44,7 +60,7 @@ class ProcessRewardManager(RewardManagerBase):
         return await self._verify(request) if request["kind"] == "verify" else self._reward(request)
 
     async def _verify(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self.verifier is not None, "a verification was asked for although prm.verifier=none"
+        assert self.scheduler is not None, "a verification was asked for although prm.verifier=none"
         task = task_from_json(request["task"])
         step = step_from_json(request["step"])
 
@@ -71,8 +87,10 @@ class ProcessRewardManager(RewardManagerBase):
             branch=branches.branch,
             probe=branches.probe,
             fresh=fresh,
+            max_turns=self.max_turns,
+            deadline_s=self.prm.deadline_s,
         )
-        return to_json(branches.judged(await verify_or_missing(self.verifier, verification, self.prm.deadline_s)))
+        return to_json(branches.judged(await self.scheduler.verify(verification)))
 
     def _reward(self, request: dict[str, Any]) -> dict[str, Any]:
         row = request["trajectory"]
