@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.sandbox import Limits
-from datapm_rl.verifier.registry import load_verifier
+from datapm_rl.verifier.gate.check import check_gate
+from datapm_rl.verifier.registry import CHATTING, check_settings, endpoint_chat
 from datapm_rl.verifier.trust import POLICIES
 
 MIN_FREE_GB = 2.0
@@ -56,8 +57,10 @@ def check_config(config: DictConfig) -> None:
         if not isinstance(OmegaConf.select(config, key), int):
             raise UserError(f"{key}={OmegaConf.select(config, key)} must be a whole number of steps (-1: never)")
     get_dialect(config.agent.dialect)
-    load_verifier(config.prm.verifier)
     prm = config.prm
+    check_settings(prm)
+    _check_served(config)
+    check_gate(prm)
     if not 0.0 <= prm.beta <= 1.0:
         raise UserError(f"prm.beta={prm.beta} is outside [0, 1]: it weighs process against outcome reward (eq. 8)")
     if prm.verifier == "none" and prm.beta > 0:
@@ -77,6 +80,11 @@ def check_config(config: DictConfig) -> None:
             f"prm.deadline_s={prm.deadline_s} must be longer than sandbox.wall_s={config.sandbox.wall_s}: a slow step "
             "of the agent would count as a lost one of ours"
         )
+    if config.sandbox.lease_s < prm.trajectory_deadline_s:
+        raise UserError(
+            f"sandbox.lease_s={config.sandbox.lease_s} is shorter than prm.trajectory_deadline_s="
+            f"{prm.trajectory_deadline_s}: sessions would be closed while their verdicts are awaited"
+        )
     if prm.tamper_policy not in POLICIES:
         raise UserError(f"prm.tamper_policy={prm.tamper_policy!r} is none of {', '.join(POLICIES)}")
     _check_sandbox(config.sandbox)
@@ -91,6 +99,19 @@ def check_config(config: DictConfig) -> None:
             f"algorithm.adv_estimator={config.algorithm.adv_estimator} does not know missing rewards: "
             "use prm_grpo (trajectory credit) or prm_grpo_step"
         )
+
+
+def _check_served(config: DictConfig) -> None:
+    """Whether someone answers a verifier that asks a model: endpoints, verl's reward-model pool, or the policy."""
+    prm, pool = config.prm, config.reward.reward_model
+    if prm.verifier not in CHATTING or (prm.verifier == "self_reward" and prm.endpoint is None):
+        return
+    if prm.endpoint != "pool":
+        endpoint_chat(prm)
+        return
+    if not pool.enable or not pool.enable_resource_pool or pool.rollout.free_cache_engine:
+        raise UserError("prm.endpoint=pool needs verl's reward-model pool, awake while the policy generates: add +prm_pool=verl")
+    check_model_folder(Path(str(prm.model)), key="prm.model")
 
 
 def _check_sandbox(sandbox: DictConfig) -> None:
@@ -129,12 +150,12 @@ def check_machine(config: DictConfig, run_parent: Path) -> None:
             _check_port(f"ray_kwargs.ray_init.{key}", int(value))
 
 
-def check_model_folder(folder: Path) -> None:
-    """A Hugging Face folder that a run can load, and talk to."""
+def check_model_folder(folder: Path, key: str = "policy.path") -> None:
+    """A Hugging Face folder that a run can load, and talk to. `key`: the setting that names it."""
     if not folder.is_dir():
-        raise UserError(f"policy.path={folder} is not a folder: give a Hugging Face model folder on this machine")
+        raise UserError(f"{key}={folder} is not a folder: give a Hugging Face model folder on this machine")
     if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} has no config.json: policy.path must be a Hugging Face model folder")
+        raise UserError(f"{folder} has no config.json: {key} must be a Hugging Face model folder")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise UserError(f"{folder} has no weights (*.safetensors): download the whole model folder")
     for weights in folder.glob("*.safetensors"):

@@ -33,7 +33,6 @@ def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
     scored = [extra for extra in trajectories if extra["reward_extra_info"]["missing_cause"] is None]
     infos = [extra["reward_extra_info"] for extra in scored]
     attempts = [extra["trajectory"] for extra in scored]
-    verdicts = [verdict for extra in trajectories for verdict in extra["trajectory"]["verdicts"]]
     metrics = {
         "reward/total_mean": _mean(info["total"] for info in infos),
         "reward/outcome_mean": _mean(info["acc"] for info in infos),
@@ -45,14 +44,42 @@ def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
         ),
         "agent/answered_share": _mean(attempt["stop_reason"] == "answered" for attempt in attempts),
         "group/zero_variance_share": _zero_variance_share(scored),
+        **verifier_metrics(trajectories),
     }
-    if verdicts:
-        metrics["verifier/missing_share"] = _mean(verdict["score"] is None for verdict in verdicts)
-        metrics["verifier/tampered_share"] = _mean(bool(verdict["tampered"]) for verdict in verdicts)
-        metrics["verifier/seconds_mean"] = _mean(verdict["cost"].get("seconds", 0.0) for verdict in verdicts)
-        for score in (0.0, 0.5, 1.0):
-            metrics[f"verifier/score_{score:g}"] = _mean(verdict["score"] == score for verdict in verdicts)
     return {name: value for name, value in metrics.items() if not np.isnan(value)}
+
+
+COSTS = ("turns", "executions", "tool_calls", "prompt_tokens", "completion_tokens", "seconds", "queued_s")
+"""Columns of Table 7, per verification; see `verifier.base.Record.cost`."""
+
+
+def verifier_metrics(trajectories: list[Extra]) -> dict[str, float]:
+    """Of all verdicts: scores, costs (Table 7), missing by cause; how often the last one agrees with the outcome."""
+    verdicts = [verdict for extra in trajectories for verdict in extra["trajectory"]["verdicts"]]
+    if not verdicts:
+        return {}
+    metrics = {
+        "verifier/missing_share": _mean(verdict["score"] is None for verdict in verdicts),
+        "verifier/tampered_share": _mean(bool(verdict["tampered"]) for verdict in verdicts),
+        "verifier/cut_share": _mean(bool(verdict["cut"]) for verdict in verdicts),
+    }
+    for score in (0.0, 0.5, 1.0):
+        metrics[f"verifier/score_{score:g}"] = _mean(verdict["score"] == score for verdict in verdicts)
+    for name in COSTS:
+        metrics[f"verifier/{name}_mean"] = _mean(
+            verdict["cost"][name] for verdict in verdicts if name in verdict["cost"]
+        )
+    causes = Counter(verdict["cause"] for verdict in verdicts if verdict["cause"] is not None)
+    metrics.update({f"verifier/missing_{cause}": float(count) for cause, count in causes.items()})
+    last = [
+        (extra["trajectory"]["verdicts"][-1]["score"], extra["reward_extra_info"]["acc"])
+        for extra in trajectories
+        if extra["trajectory"]["verdicts"]
+    ]
+    metrics["verifier/outcome_agreement"] = _mean(
+        (score >= 0.5) == (outcome >= 0.5) for score, outcome in last if score is not None and outcome is not None
+    )
+    return metrics
 
 
 def validation_metrics(
