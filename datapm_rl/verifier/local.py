@@ -97,14 +97,15 @@ async def verify_replayed(
     max_turns: int,
     tamper_policy: str = "clean_room",
     strict: bool = True,
+    on_replay: Callable[[Step, ExecutionResult], None] = lambda step, result: None,
 ) -> list[Verdict]:
     """Verdicts of a stored trajectory, one per step, each given with the verifier's own earlier ones in view.
 
     Step t's code runs in the session, then the verifier judges step t on a branch. `deadline_s` is for one
     verification, `max_turns` the agent's limit. `strict`: a step whose code now ends in another status than it did
     is missing, cause "replay_diverged", and so are those after it; without, the replay's state is taken as it is
-    (trajectories of another machine). A sandbox that fails makes the rest missing with its cause. UserError: data that
-    is not there.
+    (trajectories of another machine). `on_replay` gets each step with what its code did now. A sandbox that fails makes
+    the rest missing with its cause. UserError: data that is not there.
     """
     verdicts: list[Verdict] = []
     lost: str | None = None
@@ -127,6 +128,7 @@ async def verify_replayed(
             if lost is None and step.code is not None:
                 result = await session.run(step.code)
                 runs += 1
+                on_replay(step, result)
                 if result.status is StepStatus.INFRA_ERROR:
                     lost = result.cause
                 elif strict and result.status is not step.status:
