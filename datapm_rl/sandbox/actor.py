@@ -13,15 +13,16 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapm_rl.errors import InfraError, UserError
+from datapm_rl.sandbox.calling import CallingRun, PendingCall
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.sandbox.sandbox import Sandbox
 from datapm_rl.sandbox.selfcheck import IsolationReport
@@ -37,6 +38,7 @@ class _Lease:
     session: Session
     touched: float  # monotonic seconds
     running: int = 0
+    calling: dict[str, CallingRun] = field(default_factory=dict)  # by the id of the call that waits for its reply
 
 
 class SandboxActor:
@@ -70,14 +72,29 @@ class SandboxActor:
         await self.close(session_id)
         self._add(session_id, await self._in_thread(self._ready().session, data_dir, files, seed, log))
 
-    async def run(self, session_id: str, code: str) -> ExecutionResult:
-        """Run code in a session when its turn comes. An unknown or swept id: INFRA_ERROR "session_unknown"."""
+    async def run(self, session_id: str, code: str, calls: bool = False) -> ExecutionResult | PendingCall:
+        """Run code in a session when its turn comes. An unknown or swept id: INFRA_ERROR "session_unknown".
+
+        `calls`: it has tools (`inside.calls`). A use of one comes back in place of the result, for `reply`.
+        """
         lease = self._leases.get(session_id)
         if lease is None:
             return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
+        if calls:
+            run = CallingRun(functools.partial(lease.session.run, code), self._turns, self._use(lease))
+            return await self._next_event(run, lease)
         with self._use(lease):
             async with self._turns:
                 return self._count(await self._in_thread(lease.session.run, code))
+
+    async def reply(self, session_id: str, call_id: str, reply: dict[str, Any]) -> ExecutionResult | PendingCall:
+        """Answer a call of running code; its next call or its result. A call may have been given up meanwhile."""
+        lease = self._leases.get(session_id)
+        run = lease.calling.pop(call_id, None) if lease is not None else None
+        if lease is None or run is None:
+            return self._count(ExecutionResult(StepStatus.INFRA_ERROR, cause="session_unknown"))
+        run.reply(call_id, reply)
+        return await self._next_event(run, lease)
 
     async def branch(self, session_id: str, step: int | None = None, clean: bool = False) -> str:
         """The id of a branch of a session, or of a clean room. Raises InfraError ("session_unknown", ...)."""
@@ -130,7 +147,7 @@ class SandboxActor:
         return session_id
 
     @contextlib.contextmanager
-    def _use(self, lease: _Lease):
+    def _use(self, lease: _Lease) -> Iterator[None]:
         """A session in use, waiting for its turn included, is never swept."""
         lease.running += 1
         try:
@@ -138,6 +155,14 @@ class SandboxActor:
         finally:
             lease.running -= 1
             lease.touched = time.monotonic()
+
+    async def _next_event(self, run: CallingRun, lease: _Lease) -> ExecutionResult | PendingCall:
+        with self._use(lease):
+            event = await run.next_event()
+        if not isinstance(event, PendingCall):
+            return self._count(event)
+        lease.calling[event.call_id] = run
+        return event
 
     def _count(self, result: ExecutionResult) -> ExecutionResult:
         self._counts["steps"] += 1

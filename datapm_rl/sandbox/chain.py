@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.calls import Answer
 from datapm_rl.sandbox.files import FileHistory
 from datapm_rl.sandbox.manifest import Manifest
 from datapm_rl.sandbox.process import Process
@@ -99,8 +100,8 @@ class Chain:
             raise
         return twin
 
-    def run(self, code: str, check: bool = False, op: str = "run") -> ExecutionResult:
-        """Run code in the newest state; `op` "export" or "load": see `inside.transplant`.
+    def run(self, code: str, check: bool = False, op: str = "run", answer: Answer | None = None) -> ExecutionResult:
+        """Run code in the newest state; `op` "export" or "load": see `inside.transplant`; `answer`: it may call.
 
         Raises StateLost, or InfraError when nothing was run or its result is lost.
         """
@@ -112,8 +113,8 @@ class Chain:
             source = self.states[-1].process
             if source is None:
                 raise StateLost("it was dropped", ours=True)
-            self._step = RunningStep(self.root, self.limits, self.workspace, source, self._request(op, code, check))
-            step = self._step
+            request = self._request(op, code, check, answer is not None)
+            step = self._step = RunningStep(self.root, self.limits, self.workspace, source, request, answer)
         process, result = step.finish()
         try:
             if result.status is StepStatus.DIED and self.root.is_safe and self.root.lost():
@@ -201,7 +202,7 @@ class Chain:
         if self._closed:
             raise InfraError("session_closed", "the session was closed")
 
-    def _request(self, op: str, code: str, check: bool) -> dict[str, Any]:
+    def _request(self, op: str, code: str, check: bool, calls: bool) -> dict[str, Any]:
         first_of_branch = self._writable is not None and len(self.states) == 1
         return {
             "op": op,
@@ -212,4 +213,5 @@ class Chain:
             "cwd": str(self.workspace) if first_of_branch else None,
             "changeable": sorted(map(str, self._writable or ())) if first_of_branch else None,
             "check": check,
+            "calls": calls,
         }

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from datapm_rl.errors import InfraError, UserError, cause_of
+from datapm_rl.sandbox.calling import REPLY_S, PendingCall
+from datapm_rl.sandbox.calls import Reply, call_key, failure
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.sandbox.session import LoggedRun, undo_last
 from datapm_rl.trajectory import StepStatus
 
 _T = TypeVar("_T")
+Answer = Callable[[str, dict[str, Any]], Awaitable[Reply]]
 _LOST = ("session_unknown", "actor_lost", "sandbox_lost")
 _PAUSES_S = (0.0, 1.0, 5.0)
 
@@ -51,16 +54,33 @@ class RemoteSession:
         session._origin = (data_dir, files, seed)
         return session
 
-    async def run(self, code: str) -> ExecutionResult:
-        """Run code; never raises."""
-        result = await self._execute(self._actor.run, (self._id, code))
+    async def run(self, code: str, answer: Answer | None = None) -> ExecutionResult:
+        """Run code; never raises. With `answer`, it has the tools of `inside.calls`, and `answer` answers them.
+
+        The deadline is for each part between two calls.
+        """
+        replies: dict[str, Reply] | None = None if answer is None else {}
+        result = await self._run(code, answer, replies)
         if result.cause in _LOST and self._origin is not None and await self._reopened():
-            result = await self._execute(self._actor.run, (self._id, code))
+            result = await self._run(code, answer, replies)
         if result.undoes_previous:
             undo_last(self._log)
         if result.status is not StepStatus.INFRA_ERROR:
-            self._log.append(LoggedRun.of(code, result))
+            self._log.append(LoggedRun.of(code, result, replies))
         return result
+
+    async def _run(self, code: str, answer: Answer | None, replies: dict[str, Reply] | None) -> ExecutionResult:
+        if answer is None or replies is None:
+            return await self._execute(self._actor.run, (self._id, code))
+        event = await self._execute(self._actor.run, (self._id, code, True))
+        while isinstance(event, PendingCall):
+            try:
+                reply = await asyncio.wait_for(_awaitable(answer(event.name, event.arguments)), REPLY_S)
+            except Exception as error:  # the boundary to whoever answers
+                reply = failure(error)
+            replies[call_key(event.name, event.arguments)] = reply
+            event = await self._execute(self._actor.reply, (self._id, event.call_id, reply))
+        return event
 
     async def _reopened(self) -> bool:
         """Whether the session could be rebuilt from the log. An actor that died takes seconds to come back."""
@@ -76,7 +96,7 @@ class RemoteSession:
         """Run code once on a throwaway `branch`, in one remote call where a branch takes three; never raises."""
         return await self._execute(self._actor.probe, (self._id, step, code, clean))
 
-    async def _execute(self, method: Any, arguments: tuple[Any, ...]) -> ExecutionResult:
+    async def _execute(self, method: Any, arguments: tuple[Any, ...]) -> Any:
         try:
             return await _call(method, arguments, self._deadline_s)
         except (InfraError, UserError) as error:

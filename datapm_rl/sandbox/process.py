@@ -58,15 +58,10 @@ class Process:
         try:
             wire.send(self.sock, {"op": "ping"})
             _await_hello(self.sock, self.pid)
-            data, sender = self.hear()
+            data, sender = hear(self.sock)
         except (OSError, Lost):
             return False
         return data == wire.HELLO and sender == self.pid
-
-    def hear(self) -> tuple[bytes, int]:
-        """(bytes, who wrote them by the kernel's word) from its socket; b"" at the end. Raises OSError."""
-        data, ancillary, _flags, _address = self.sock.recvmsg(1 << 16, _ANCILLARY)
-        return data, _CREDENTIALS.unpack(ancillary[0][2])[0] if ancillary else 0
 
     def alive(self) -> bool:
         """Whether it has not ended."""
@@ -97,6 +92,12 @@ def new_socket() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     return ours, theirs
+
+
+def hear(sock: socket.socket) -> tuple[bytes, int]:
+    """(bytes, who wrote them by the kernel's word) from an end that is ours; b"" at the end. Raises OSError."""
+    data, ancillary, _flags, _address = sock.recvmsg(1 << 16, _ANCILLARY)
+    return data, _CREDENTIALS.unpack(ancillary[0][2])[0] if ancillary else 0
 
 
 def meet(sock: socket.socket, parent: int) -> Process:

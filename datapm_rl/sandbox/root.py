@@ -94,15 +94,18 @@ class Root:
         self.zygote.forget(self.process)
         self.folder.remove()
 
-    def fork(self, source: Process, request: dict[str, Any], output: int) -> Process:
-        """Have a parked process fork and run (`inside.snapshot`). Raises StateLost, InfraError("fork_failed")."""
+    def fork(self, source: Process, request: dict[str, Any], fds: tuple[int, ...]) -> Process:
+        """Have a parked process fork and run (`inside.snapshot`). Raises StateLost, InfraError("fork_failed").
+
+        `fds`: for its output, and for its calls if it has any.
+        """
         for patience_s in (0.0, 0.5, 2.5):
             time.sleep(patience_s)
             ours, theirs = new_socket()
             with self.process.forking:
                 try:
                     with theirs:
-                        source.ask(request, (theirs.fileno(), output))
+                        source.ask(request, (theirs.fileno(), *fds))
                     process = meet(ours, source.pid)
                 except Lost as error:
                     ours.close()
@@ -113,15 +116,16 @@ class Root:
             if failure.cause != "fork_failed":
                 raise StateLost(str(failure), ours=self.lost())
             self.sweep()  # no process to be had: it may be a bomb's doing
-        if source is not self.process and self._forks(output):
+        if source is not self.process and self._forks(fds[0]):
             raise StateLost("it says that it cannot fork")
         raise InfraError("fork_failed", "the kernel refuses another process")
 
     def _forks(self, output: int) -> bool:
         """Whether the first process, which no agent's code ran in, can fork."""
-        request = {"op": "run", "code": "", "number": 0, "keep": 0, "cwd": None, "changeable": None, "check": False}
+        nothing = {"op": "run", "code": "", "number": 0, "keep": 0, "calls": False}
+        request = {**nothing, "cwd": None, "changeable": None, "check": False}
         try:
-            self.zygote.forget(self.fork(self.process, request, output))
+            self.zygote.forget(self.fork(self.process, request, (output,)))
         except (StateLost, InfraError):
             return False
         return True

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from datapm_rl.errors import InfraError, UserError
+from datapm_rl.sandbox.calls import recorded
 from datapm_rl.sandbox.chain import Chain
 from datapm_rl.sandbox.clean_room import carry
 from datapm_rl.sandbox.result import Limits
@@ -126,7 +127,8 @@ class Sandbox:
                 if run.rolled_back:
                     chain.repeat()
                     continue
-                result = chain.run(run.code)
+                answer = None if run.replies is None else recorded(run.replies)
+                result = chain.run(run.code, answer=answer)
                 if result.status is not run.status:
                     what = f"step {number} was {run.status}, its replay {result.status}"
                     raise InfraError("replay_diverged", what)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.calls import Answer, Recorder, Reply
 from datapm_rl.sandbox.chain import Chain
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.sandbox.root import StateLost
@@ -31,18 +33,22 @@ class Origin:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as the code log keeps it. `shown`: what the agent saw, to compare; addresses, which differ, left out."""
+    """A run as the code log keeps it. `shown`: what the agent saw, to compare; addresses, which differ, left out.
+
+    `replies`: to the calls that the code made, by `calls.call_key`; None: it had no tools.
+    """
 
     code: str
     status: StepStatus
     rolled_back: bool
     shown: str
+    replies: Mapping[str, Reply] | None = None
 
     @classmethod
-    def of(cls, code: str, result: ExecutionResult) -> LoggedRun:
+    def of(cls, code: str, result: ExecutionResult, replies: Mapping[str, Reply] | None = None) -> LoggedRun:
         """The entry for a run that was no INFRA_ERROR."""
         text = "\n".join(map(str, (result.stdout, result.value, result.error)))
-        return cls(code, result.status, result.rolled_back, re.sub(r"0x[0-9a-f]{6,}", "0x", text))
+        return cls(code, result.status, result.rolled_back, re.sub(r"0x[0-9a-f]{6,}", "0x", text), replies)
 
 
 def undo_last(log: list[LoggedRun], first: int = 0) -> bool:
@@ -85,33 +91,37 @@ class Session:
         """The folder in which code runs. It changes when the session is rebuilt."""
         return self._chain.workspace
 
-    def run(self, code: str) -> ExecutionResult:
+    def run(self, code: str, answer: Answer | None = None) -> ExecutionResult:
         """Run code in the session's state. Blocks; never raises for what the code does.
 
         An exception keeps what ran before it. A step that is stopped leaves variables and files as they were before
         it. A lost state (the zygote ended, a snapshot was killed) is rebuilt from the code log first; a state that is
         lost again by itself was made so, and the step has DIED. INFRA_ERROR: nothing was run; it may be tried again.
+
+        With `answer`, the code has the functions of `inside.calls`, each use of which calls `answer` in a thread.
+        Its time is not the step's.
         """
         if not isinstance(code, str):
             raise TypeError(f"code is a text, got {type(code).__name__}")
         with self._run_lock:
             check, self._check = self._check, False
+            recorder = Recorder(answer) if answer else None
             try:
-                result = self._run(code, check)
+                result = self._run(code, check, recorder)
             except InfraError as error:
                 self._check = check
                 return ExecutionResult(StepStatus.INFRA_ERROR, error=error.detail or None, cause=error.cause)
             if self._log is not None:
-                self._log.append(LoggedRun.of(code, result))
+                self._log.append(LoggedRun.of(code, result, recorder.replies if recorder else None))
             self._sandbox.retention.after_run(self._chain)
             return result
 
-    def _run(self, code: str, check: bool) -> ExecutionResult:
+    def _run(self, code: str, check: bool, answer: Answer | None) -> ExecutionResult:
         own_ends = 0
         for _ in range(_TRIES):
             self._check_open()
             try:
-                return self._chain.run(code, check)
+                return self._chain.run(code, check, answer=answer)
             except StateLost as error:
                 lost = error
             own_ends += not lost.ours

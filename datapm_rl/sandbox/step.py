@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.calls import Answer, Calls
 from datapm_rl.sandbox.conversation import Report, converse, over_quota
 from datapm_rl.sandbox.inside import kernel
 from datapm_rl.sandbox.process import Process
@@ -23,17 +24,29 @@ _ROLLED_BACK = "; variables and files are as they were before this step"
 class RunningStep:
     """From its start to its end. `stop` at any time, the rest by one thread."""
 
-    def __init__(self, root: Root, limits: Limits, workspace: Path, source: Process, request: dict[str, Any]):
+    def __init__(
+        self,
+        root: Root,
+        limits: Limits,
+        workspace: Path,
+        source: Process,
+        request: dict[str, Any],
+        answer: Answer | None = None,
+    ):
         """Start it. Raises StateLost, InfraError."""
         self._root, self._limits, self._workspace, self._request = root, limits, workspace, request
         self._output, write_end = os.pipe()
+        self._calls = Calls(answer) if answer else None
+        fds = (write_end, self._calls.theirs.fileno()) if self._calls else (write_end,)
         try:
-            self._process = root.fork(source, request, write_end)
+            self._process = root.fork(source, request, fds)
         except BaseException:
-            os.close(self._output)
+            self._close()
             raise
         finally:
             os.close(write_end)
+            if self._calls:
+                self._calls.theirs.close()
         self._process.running = True
 
     def stop(self) -> None:
@@ -43,12 +56,10 @@ class RunningStep:
     def finish(self) -> tuple[Process | None, ExecutionResult]:
         """Blocks until it ends or is stopped. The process in the state after it, None: rolled back."""
         try:
-            report = converse(self._process, self._output, self._limits, self._workspace, self._root.process)
+            report = self._converse()
         except BaseException:  # KeyboardInterrupt
             self._end()
             raise
-        finally:
-            os.close(self._output)
         result = _result(report)
         if report.frame is not None and result.status is not StepStatus.DIED:
             if not (full := over_quota(self._workspace, self._limits, self._process)):
@@ -61,6 +72,17 @@ class RunningStep:
                 result = replace(result, status=StepStatus.LIMIT, value=None, error=full)
         self._end()
         return None, replace(result, error=(result.error or "") + _ROLLED_BACK, rolled_back=True)
+
+    def _converse(self) -> Report:
+        try:
+            return converse(self._process, self._output, self._limits, self._workspace, self._root.process, self._calls)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        os.close(self._output)
+        if self._calls:
+            self._calls.close()
 
     def _end(self) -> None:
         self._process.running = False
@@ -79,13 +101,13 @@ class RunningStep:
             raise StateLost("it reported before its end")
         if kernel.thread_count(process.pid) <= 1:
             return process
-        request = {**self._request, "op": "run", "code": "", "cwd": None, "changeable": None, "check": False}
+        nothing = {"op": "run", "code": "", "calls": False}
+        request = {**self._request, **nothing, "cwd": None, "changeable": None, "check": False}
         renewal = RunningStep(self._root, self._limits, self._workspace, process, request)
         heir = renewal._process
         try:
-            report = converse(heir, renewal._output, self._limits, self._workspace, self._root.process)
+            report = renewal._converse()
         finally:
-            os.close(renewal._output)
             heir.running = False
         if report.frame is None:
             self._root.zygote.forget(heir)

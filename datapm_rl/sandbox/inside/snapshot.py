@@ -10,7 +10,8 @@ new socket, so nothing that a step forges can be taken for a later step's answer
 Requests to a parked process, one way, for the answers come from the child's own socket: op (run; export or load the
 variables to or from a file; ping: say hello on the own socket), code (or the file's path), keep (characters of
 value and error), number (of the step), cwd (or null: stay), changeable (folders to which a branch's changes are
-confined, or null), check (whether to look for replaced functions first) | fds: socket, output pipe.
+confined, or null), check (whether to look for replaced functions first), calls (whether the code has tools) | fds:
+socket, output pipe, and the socket for calls.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import sys
 import tempfile
 from typing import Any
 
-from . import kernel, landlock, notebook, pristine, transplant, wire
+from . import calls, kernel, landlock, notebook, pristine, transplant, wire
 
 # bound early: agent code may replace what it finds in `os`
 _exit, _fork_process, _close, _fstat = os._exit, os.fork, os.close, os.fstat
@@ -34,9 +35,10 @@ _exit, _fork_process, _close, _fstat = os._exit, os.fork, os.close, os.fstat
 class Snapshot:
     """The state of one parked process. `serve` never returns."""
 
-    def __init__(self, sock: socket.socket, namespace: dict[str, Any]):
+    def __init__(self, sock: socket.socket, namespace: dict[str, Any], workspace: str):
         self.sock = sock
         self.namespace = namespace
+        self.workspace = workspace
         self.child_handler: Any = signal.SIG_DFL  # the agent's SIGCHLD handler while parked
 
     def serve(self) -> None:
@@ -80,13 +82,18 @@ class Snapshot:
         notebook.redirect_output(fds[1])
         signal.signal(signal.SIGCHLD, self.child_handler)
         if request["changeable"] is not None:
-            _close_channels(self.sock.fileno())
+            _close_channels({self.sock.fileno(), *fds[2:]})
             landlock.confine_changes(request["changeable"])
         if request["cwd"]:
-            enter(request["cwd"])
+            self.workspace = request["cwd"]
+            enter(self.workspace)
         self.sock.sendall(wire.HELLO)
         tampered = pristine.changed(self.namespace) if request["check"] else []
-        result = self._perform(request)
+        with contextlib.ExitStack() as offers:
+            if request["calls"]:
+                channel = calls.Calls(socket.socket(fileno=fds[2]))
+                offers.enter_context(calls.offered(channel, self.workspace, self.namespace))
+            result = self._perform(request)
         if request["check"]:  # a thread may have patched after the first look
             tampered = list(dict.fromkeys([*tampered, *pristine.changed(self.namespace)]))
         self._settle()
@@ -124,12 +131,12 @@ class Snapshot:
         notebook.redirect_output(null)
 
 
-def _close_channels(own: int) -> None:
+def _close_channels(own: set[int]) -> None:
     """In a branch: no socket or pipe that code in the original could talk through. Open files stay open."""
     for fd in range(3, 256):
         with contextlib.suppress(OSError):
             mode = _fstat(fd).st_mode
-            if fd != own and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
+            if fd not in own and (stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)):
                 _close(fd)
 
 

@@ -22,10 +22,15 @@ class ProtocolError(Exception):
     """The bytes are not frames of ours."""
 
 
+def encode(message: dict[str, Any]) -> bytes:
+    """One frame. Raises TypeError, ValueError for what JSON cannot say."""
+    body = json.dumps(message).encode("ascii")
+    return _LENGTH.pack(len(body)) + body
+
+
 def send(sock: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
     """Send one frame, with descriptors. Raises OSError when the other side is gone."""
-    body = json.dumps(message).encode("ascii")
-    data = _LENGTH.pack(len(body)) + body
+    data = encode(message)
     sent = socket.send_fds(sock, [data], fds) if fds else sock.send(data)
     if sent < len(data):
         sock.sendall(memoryview(data)[sent:])

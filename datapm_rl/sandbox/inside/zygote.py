@@ -174,7 +174,7 @@ def _become_root(request: dict[str, Any], fd: int) -> None:
             del sys.modules[name]  # agent code does not find the sandbox's own functions there
         namespace = new_namespace(request["names"])
         _seed(request["seed"])
-        Snapshot(sock, namespace).serve()
+        Snapshot(sock, namespace, request["cwd"]).serve()
     finally:
         os._exit(70)
 
