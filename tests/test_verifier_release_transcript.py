@@ -138,16 +138,16 @@ def test_nothing_from_an_agent_is_no_step(trace):
     assert read_transcript(trace) == []
 
 
-@pytest.mark.parametrize("piece", ["<Execute>", "</Execute>", "\n<Execute>\n", "<Code>", "</Code>", "<Code>\n<Execute>"])
+@pytest.mark.parametrize(
+    "piece", ["<Execute>", "</Execute>", "\n<Execute>\n", "<Code>", "</Code>", "<Code>\n<Execute>"]
+)
 def test_many_tags_take_no_more_than_a_moment(piece):
     read_transcript(piece * 5000)
 
 
 PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="<>`\r"), max_size=40).map(str.strip)
 PRINTED = (
-    st.lists(st.sampled_from(["a", "0.5", " ", "\n", "<b>", "</Execute> x", "</Code>"]))
-    .map("".join)
-    .map(str.strip)
+    st.lists(st.sampled_from(["a", "0.5", " ", "\n", "<b>", "</Execute> x", "</Code>"])).map("".join).map(str.strip)
 )
 
 

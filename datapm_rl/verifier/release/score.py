@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,14 @@ from datapm_rl.verifier.release.reader import Candidate
 from datapm_rl.verifier.release.results import verdict_row
 from datapm_rl.verifier.release.transcript import read_transcript
 
-_OUTAGE_AFTER = 20  # candidates, before the share of those without any score says something
+_WINDOW = 20  # newest candidates, whose share without any score tells an outage
 
 
 @dataclass(frozen=True)
 class Scoring:
     """How candidates are scored. `samples`: passes over each. `max_turns`: the agent's; a step of this index is final.
 
-    `max_missing_share`: share of candidates without any score above which the run stops.
+    `max_missing_share`: share of the newest candidates without any score above which the run stops.
     """
 
     verifier: Verifier
@@ -76,7 +77,7 @@ async def score_candidate(candidate: Candidate, scoring: Scoring) -> Row:
 
 
 def same_output(step: Step, result: ExecutionResult) -> bool:
-    """Whether a replayed step showed what is recorded; of a failure, its last line. Nothing recorded differs in nothing.
+    """Whether a replayed step showed what is recorded; of a failure, its last line. True if nothing is recorded.
 
     Addresses of objects and spaces at the ends of lines do not count.
     """
@@ -90,20 +91,21 @@ def same_output(step: Step, result: ExecutionResult) -> bool:
 
 
 class _Outage:
-    """Notices that nothing gets a score any more."""
+    """Notices that hardly anything gets a score any more."""
 
     def __init__(self, max_share: float):
         self._max_share = max_share
-        self._seen = self._missing = 0
+        self._unscored: deque[bool] = deque(maxlen=_WINDOW)
 
     def count(self, row: Row) -> None:
-        """InfraError: too many rows have verdicts, and all of them missing."""
+        """InfraError: too many of the newest rows have verdicts, and all of them missing."""
         causes = [verdict.get("missing_cause") for verdict in row["samples"]]
-        self._seen += bool(causes)
-        self._missing += bool(causes) and None not in causes
-        if self._seen >= _OUTAGE_AFTER and self._missing > self._max_share * self._seen:
+        if causes:
+            self._unscored.append(None not in causes)
+        missing = sum(self._unscored)
+        if len(self._unscored) == _WINDOW and missing > self._max_share * _WINDOW:
             raise InfraError(
-                "verifier_out", f"{self._missing} of {self._seen} candidates have no score, the last one for {causes[0]}"
+                "verifier_out", f"{missing} of the last {_WINDOW} candidates got no score, the last one: {causes[0]}"
             )
 
 
