@@ -7,75 +7,82 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import dataclasses
 import sys
 from pathlib import Path
 
-from datapm_rl.config import SandboxConfig
 from datapm_rl.errors import InfraError, UserError
-from datapm_rl.sandbox import Limits, Sandbox
 from datapm_rl.sandbox.workspace import data_files
 from datapm_rl.tracking.jsonl import Row, append_rows, write_atomically
 from datapm_rl.verifier.aggregate import RULES
-from datapm_rl.verifier.registry import endpoint_chat, make_verifier
+from datapm_rl.verifier.gate.check import identity
+from datapm_rl.verifier.local import local_sandbox
+from datapm_rl.verifier.overrides import own_config
+from datapm_rl.verifier.registry import check_settings, endpoint_chat, make_verifier
 from datapm_rl.verifier.release.best_of_n import best_of_n, choice_line
 from datapm_rl.verifier.release.gold import Gold, read_gold
 from datapm_rl.verifier.release.reader import Candidate, input_path, read_candidates
 from datapm_rl.verifier.release.results import read_results, resume
 from datapm_rl.verifier.release.score import Scoring, score
-from datapm_rl.verifier.release.settings import check_same_settings, read_settings
+from datapm_rl.verifier.release.settings import check_same_settings
 from datapm_rl.verifier.release.statistics import statistics
 from datapm_rl.verifier.release.table import by_number, table
 
-_STOPPED = 3  # exit code, as of a training run that the missing-data rule stops
+STOPPED = 3
+"""Exit code when the verifier is out, as of a training run that the missing-data rule stops."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments. Names are the release's where it has one."""
+def add_parser(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The subcommand `release`. Its options have the release's names where it has one."""
+    parser = parts.add_parser("release", help="score files of the official release, and choose the best of N")
     add = parser.add_argument
     add("--input-files", metavar="TEMPLATE", help="input files, {} for the number: 'dir/results_{}.json'")
-    add("--number", type=int, default=0, help="number of the first file (default 0)")
-    add("--skip", type=int, default=1, metavar="COUNT", help="how many files, one candidate per task each (default 1)")
+    add("--number", type=int, default=0, help="number of the first file (default: 0)")
+    add("--skip", type=int, default=1, metavar="COUNT", help="how many files, one candidate per task each (default: 1)")
     add("--data-dir", type=Path, help="the benchmark's data files")
     add("--output-dir", type=Path, required=True, help="for result_{number}.jsonl and best_of_N.jsonl")
-    add("--samples", type=int, default=1, help="verifications of each candidate (default 1)")
-    add("--concurrency", type=int, default=8, help="candidates at a time (default 8)")
+    add("--samples", type=int, default=1, help="passes of the verifier over each candidate (default: 1)")
+    add("--concurrency", type=int, default=8, help="candidates at a time (default: 8)")
     add("--final-step-index", type=int, default=10, help="the agent's turn limit: DABStep 10 (default), SAB 15")
-    add("--aggregation", choices=list(RULES), default="mean", help="of step scores, to choose by (default mean)")
-    add("--gold", type=Path, help="JSON lines {task_id, answer, grader}: print the accuracy too")
-    add("overrides", nargs="*", metavar="prm.KEY=VALUE", help="settings of the verifier and the sandbox")
+    add("--aggregation", choices=list(RULES), default="mean", help="of step scores, to choose by (default: mean)")
+    add("--gold", type=Path, help="JSON lines {task_id, answer, grader}: shows the accuracy too")
+    add("settings", nargs="*", metavar="key=value", help="settings, such as prm.endpoint=http://host:port/v1")
+    parser.set_defaults(run=release)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Carry the command out; returns its exit code. UserError: bad input."""
+def release(arguments: argparse.Namespace) -> int:
+    """Run the subcommand; returns its exit code. Raises UserError."""
     for name in ("skip", "samples", "concurrency", "final_step_index"):
-        if getattr(args, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} is {getattr(args, name)}: give 1 or more")
-    gold = read_gold(args.gold) if args.gold else None
-    paths = {
-        number: args.output_dir / f"result_{number}.jsonl" for number in range(args.number, args.number + args.skip)
-    }
-    code = _score(args, paths) if args.input_files else 0
-    _report(args, paths, gold)
-    return code
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least 1")
+    gold = read_gold(arguments.gold) if arguments.gold else None
+    numbers = range(arguments.number, arguments.number + arguments.skip)
+    paths = {number: arguments.output_dir / f"result_{number}.jsonl" for number in numbers}
+    if arguments.input_files:
+        if not _score(arguments, paths):
+            return STOPPED
+    elif absent := [path for path in paths.values() if not path.exists()]:
+        raise UserError(f"{absent[0]} does not exist: give --input-files to make it")
+    _report(arguments, paths, gold)
+    return 0
 
 
-def _score(args: argparse.Namespace, paths: dict[int, Path]) -> int:
-    prm, sandbox = read_settings(args.overrides)
-    if args.data_dir is None:
-        raise UserError("--input-files needs --data-dir, the folder of the benchmark's data files")
-    candidates = [each for number in paths for each in read_candidates(input_path(args.input_files, number), number)]
-    for files in {each.files for each in candidates}:
-        data_files(args.data_dir, files)
-    _make_folder(args.output_dir)
+def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> bool:
+    """Score the candidates that have no whole row yet; whether that came to an end."""
+    turns = f"agent.max_turns={arguments.final_step_index}"
+    config = own_config(["prm.verifier=generative", turns, *arguments.settings])
+    check_settings(config.prm)
+    candidates = _candidates(arguments, list(paths))
+    _make_folder(arguments.output_dir)
     done = {number: resume(path) for number, path in paths.items()}
     left = [each for each in candidates if str(each.task_id) not in done[each.number]]
-    print(f"{len(candidates)} candidates, {len(candidates) - len(left)} of them are done", flush=True)
+    print(f"{len(candidates)} candidates, {len(candidates) - len(left)} of them are done", file=sys.stderr, flush=True)
     if not left:
-        return 0
-    verifier = make_verifier(prm, lambda: endpoint_chat(prm))
-    assert verifier is not None, "prm.verifier=none was refused"
-    check_same_settings(args.output_dir, prm, samples=args.samples, final_step_index=args.final_step_index)
+        return True
+    scoring_of = {"max_turns": config.agent.max_turns, "samples": arguments.samples}
+    verifier = make_verifier(config.prm, lambda: endpoint_chat(config.prm))
+    if verifier is None or config.prm.verifier == "reference":
+        raise UserError(f"prm.verifier={config.prm.verifier} cannot score these files: give generative")
+    check_same_settings(arguments.output_dir, identity(config.prm) | scoring_of)
     finished = 0
 
     def write(candidate: Candidate, row: Row) -> None:
@@ -83,54 +90,48 @@ def _score(args: argparse.Namespace, paths: dict[int, Path]) -> int:
         append_rows(paths[candidate.number], [row])
         finished += 1
         if finished % 10 == 0 or finished == len(left):
-            print(f"scored {finished} of {len(left)}", flush=True)
+            print(f"scored {finished} of {len(left)}", file=sys.stderr, flush=True)
 
-    with _sandbox(sandbox) as place:
+    with local_sandbox(config.sandbox) as sandbox:
         scoring = Scoring(
             verifier,
-            place,
-            args.data_dir.resolve(),
-            samples=args.samples,
-            concurrency=args.concurrency,
-            max_turns=args.final_step_index,
-            deadline_s=prm.deadline_s,
-            tamper_policy=prm.tamper_policy,
-            max_missing_share=prm.max_missing_share,
+            sandbox,
+            arguments.data_dir.resolve(),
+            concurrency=arguments.concurrency,
+            deadline_s=config.prm.deadline_s,
+            tamper_policy=config.prm.tamper_policy,
+            max_missing_share=config.prm.max_missing_share,
+            **scoring_of,
         )
         try:
             asyncio.run(score(left, scoring, write))
         except InfraError as error:
-            print(f"stopped: {error.detail}; the same command goes on once it answers", file=sys.stderr)
-            return _STOPPED
-    return 0
+            print(f"stopped: {error.detail}; the same command goes on", file=sys.stderr)
+            return False
+    return True
 
 
-def _report(args: argparse.Namespace, paths: dict[int, Path], gold: Gold | None) -> None:
-    """Print statistics and tables over the result files that are there, and write what was chosen."""
-    results = {number: read_results(path) for number, path in paths.items() if path.exists()}
-    if not results:
-        raise UserError(f"{args.output_dir} has no result_{args.number}.jsonl: give --input-files to make it")
+def _candidates(arguments: argparse.Namespace, numbers: list[int]) -> list[Candidate]:
+    """All candidates, once it is certain that their data files are there."""
+    if arguments.data_dir is None:
+        raise UserError("--input-files needs --data-dir, the folder of the benchmark's data files")
+    template = arguments.input_files
+    candidates = [each for number in numbers for each in read_candidates(input_path(template, number), number)]
+    for files in {each.files for each in candidates}:
+        data_files(arguments.data_dir, files)
+    return candidates
+
+
+def _report(arguments: argparse.Namespace, paths: dict[int, Path], gold: Gold | None) -> None:
+    """Print statistics and tables over the result files, and write what was chosen."""
+    results = {number: read_results(path) for number, path in paths.items()}
     print(statistics([row for rows in results.values() for row in rows]))
     print(table(results, gold))
     if gold:
-        print(by_number(results, args.aggregation, gold))
-    target = args.output_dir / f"best_of_{len(results)}.jsonl"
-    write_atomically(target, "".join(choice_line(each) for each in best_of_n(results, args.aggregation)))
-    print(f"written: {target}")
-
-
-def _sandbox(config: SandboxConfig) -> Sandbox:
-    """States older than the newest are not branched from: no process is kept for them."""
-    limits = Limits(**{limit.name: getattr(config, limit.name) for limit in dataclasses.fields(Limits)})
-    return Sandbox(
-        limits,
-        config.preload,
-        keep="last",
-        min_level=config.min_level,
-        max_level=config.max_level,
-        read_only=config.read_only,
-        recycle_after=config.recycle_after,
-    )
+        print(by_number(results, arguments.aggregation, gold))
+    target = arguments.output_dir / f"best_of_{len(results)}.jsonl"
+    write_atomically(target, "".join(choice_line(each) for each in best_of_n(results, arguments.aggregation)))
+    print(target)
 
 
 def _make_folder(path: Path) -> None:
