@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from datapm_rl.errors import UserError
+from datapm_rl.errors import InfraError, UserError
 from datapm_rl.verifier.release import command
 
 pytestmark = pytest.mark.unit
@@ -69,13 +69,13 @@ def place(tmp_path):
     return tmp_path
 
 
-def run(place, *words: str, inputs: bool = True) -> int:
+def run(place, *words: str, inputs: bool = True) -> None:
     parser = argparse.ArgumentParser()
     command.add_parser(parser.add_subparsers())
     given = ["--input-files", f"{place}/in_{{}}.json", "--data-dir", f"{place}/data"] if inputs else []
     settings = ["prm.verifier=fake_verifier_for_release:Fake", "sandbox.min_level=0"] if inputs else []
     parsed = parser.parse_args(["release", *given, "--skip", "2", "--output-dir", f"{place}/out", *words, *settings])
-    return parsed.run(parsed)
+    parsed.run(parsed)
 
 
 def rows(place, number: int) -> list[dict]:
@@ -83,7 +83,7 @@ def rows(place, number: int) -> list[dict]:
 
 
 def test_files_are_scored_and_the_best_answer_is_chosen(place, fake, capsys):
-    assert run(place, "--gold", f"{place}/gold.jsonl") == 0
+    run(place, "--gold", f"{place}/gold.jsonl")
     by_task = {row["task_id"]: [v["prediction_score"] for v in row["samples"]] for row in rows(place, 0)}
     assert by_task == {1: [1.0, 0.0], 2: [1.0, 1.0]}
     assert {row["task_id"]: len(row["samples"]) for row in rows(place, 1)} == {1: 2, 2: 0}
@@ -106,7 +106,7 @@ def test_same_command_goes_on_where_it_stopped(place, fake):
     lost = json.loads(torn)["task_id"]
     path.write_text(whole + torn[:-30])
     fake.asked.clear()
-    assert run(place) == 0
+    run(place)
     assert {task for task, _, _ in fake.asked} == {str(lost)}
     assert sorted(row["task_id"] for row in rows(place, 0)) == [1, 2]
     fake.asked.clear()
@@ -123,11 +123,11 @@ def test_outage_is_no_score_and_is_made_good_by_the_same_command(place, fake):
     assert {v["prediction_score"] for row in rows(place, 0) for v in row["samples"]} == {0.0, 1.0}
 
 
-def test_long_outage_stops_with_its_own_exit_code(place, fake, capsys):
+def test_long_outage_stops_before_all_is_missing(place, fake):
     fake.down = True
     (place / "in_0.json").write_text(json.dumps([record(task, "6") for task in range(40)]))
-    assert run(place) == command.STOPPED
-    assert "endpoint_down" in capsys.readouterr().err
+    with pytest.raises(InfraError, match="endpoint_down; the same command goes on"):
+        run(place)
     assert len(rows(place, 0)) < 40
 
 
@@ -144,7 +144,7 @@ def test_result_files_of_the_release_are_ranked_without_inputs(place, capsys):
         verdict = {"step_index": 1, "prediction_score": score, "prediction": f"Score: {score}\nSummary: s"}
         row = {"task_id": "t", "answer": f"answer {number}", "samples": [verdict]}
         (place / "out" / f"result_{number}.jsonl").write_text(json.dumps(row) + "\n")
-    assert run(place, "--aggregation", "min", inputs=False) == 0
+    run(place, "--aggregation", "min", inputs=False)
     assert json.loads((place / "out" / "best_of_2.jsonl").read_text())["answer"] == "answer 1"
     assert "not said: 1" in capsys.readouterr().out
 

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from datapm_rl.errors import InfraError, UserError
+from datapm_rl.errors import UserError
 from datapm_rl.sandbox.workspace import data_files
 from datapm_rl.tracking.jsonl import Row, append_rows, write_atomically
 from datapm_rl.verifier.aggregate import RULES
@@ -26,9 +26,6 @@ from datapm_rl.verifier.release.score import Scoring, score
 from datapm_rl.verifier.release.settings import check_same_settings
 from datapm_rl.verifier.release.statistics import statistics
 from datapm_rl.verifier.release.table import by_number, table
-
-STOPPED = 3
-"""Exit code when the verifier is out, as of a training run that the missing-data rule stops."""
 
 
 def add_parser(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,8 +46,8 @@ def add_parser(parts: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     parser.set_defaults(run=release)
 
 
-def release(arguments: argparse.Namespace) -> int:
-    """Run the subcommand; returns its exit code. Raises UserError."""
+def release(arguments: argparse.Namespace) -> None:
+    """Run the subcommand. Raises UserError, and InfraError "verifier_out"."""
     for name in ("skip", "samples", "concurrency", "final_step_index"):
         if getattr(arguments, name) < 1:
             raise UserError(f"--{name.replace('_', '-')} {getattr(arguments, name)} must be at least 1")
@@ -58,16 +55,14 @@ def release(arguments: argparse.Namespace) -> int:
     numbers = range(arguments.number, arguments.number + arguments.skip)
     paths = {number: arguments.output_dir / f"result_{number}.jsonl" for number in numbers}
     if arguments.input_files:
-        if not _score(arguments, paths):
-            return STOPPED
+        _score(arguments, paths)
     elif absent := [path for path in paths.values() if not path.exists()]:
         raise UserError(f"{absent[0]} does not exist: give --input-files to make it")
     _report(arguments, paths, gold)
-    return 0
 
 
-def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> bool:
-    """Score the candidates that have no whole row yet; whether that came to an end."""
+def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> None:
+    """Score the candidates that have no whole row yet."""
     turns = f"agent.max_turns={arguments.final_step_index}"
     config = own_config(["prm.verifier=generative", turns, *arguments.settings])
     check_settings(config.prm)
@@ -77,7 +72,7 @@ def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> bool:
     left = [each for each in candidates if str(each.task_id) not in done[each.number]]
     print(f"{len(candidates)} candidates, {len(candidates) - len(left)} of them are done", file=sys.stderr, flush=True)
     if not left:
-        return True
+        return
     scoring_of = {"max_turns": config.agent.max_turns, "samples": arguments.samples}
     verifier = make_verifier(config.prm, lambda: endpoint_chat(config.prm))
     if verifier is None or config.prm.verifier == "reference":
@@ -103,12 +98,7 @@ def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> bool:
             max_missing_share=config.prm.max_missing_share,
             **scoring_of,
         )
-        try:
-            asyncio.run(score(left, scoring, write))
-        except InfraError as error:
-            print(f"stopped: {error.detail}; the same command goes on", file=sys.stderr)
-            return False
-    return True
+        asyncio.run(score(left, scoring, write))
 
 
 def _candidates(arguments: argparse.Namespace, numbers: list[int]) -> list[Candidate]:

@@ -105,7 +105,9 @@ class _Outage:
         missing = sum(self._unscored)
         if len(self._unscored) == _WINDOW and missing > self._max_share * _WINDOW:
             raise InfraError(
-                "verifier_out", f"{missing} of the last {_WINDOW} candidates got no score, the last one: {causes[0]}"
+                "verifier_out",
+                f"{missing} of the last {_WINDOW} candidates got no score, the last one: {causes[0]}; the same command "
+                "goes on with them",
             )
 
 
