@@ -110,7 +110,9 @@ def _check_served(config: DictConfig) -> None:
         endpoint_chat(prm)
         return
     if not pool.enable or not pool.enable_resource_pool or pool.rollout.free_cache_engine:
-        raise UserError("prm.endpoint=pool needs verl's reward-model pool, awake while the policy generates: add +prm_pool=verl")
+        raise UserError(
+            "prm.endpoint=pool needs verl's reward-model pool, awake while the policy generates: add +prm_pool=verl"
+        )
     check_model_folder(Path(str(prm.model)), key="prm.model")
 
 

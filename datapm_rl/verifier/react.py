@@ -11,6 +11,7 @@ again once. Everything that is said and run goes to `request.record`, so that it
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -21,9 +22,9 @@ from datapm_rl.errors import InfraError
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import StepStatus, Verdict
 from datapm_rl.verifier.base import CodeRunner, VerificationRequest
-from datapm_rl.verifier.budget import Budget
+from datapm_rl.verifier.budget import Budget, Part
 from datapm_rl.verifier.prompt import LAST_ROUND, THINK_ON, PromptForm, re_ask, render, wrap_interpreter
-from datapm_rl.verifier.reply import Reply, read_reply
+from datapm_rl.verifier.reply import NO_SCORE, Reply, read_reply
 from datapm_rl.verifier.tools import ToolBox
 
 
@@ -44,8 +45,9 @@ class GenerativeVerifier:
     ):
         """`form`: the variant of Table 3. `rounds`: K, replies of one verification."""
         self.name = name
-        self._chat, self._sampling, self._budget, self._tools = chat, sampling, budget, tools
+        self._chat, self._budget, self._tools = chat, budget, tools
         self._form = form or PromptForm()
+        self._sampling = dataclasses.replace(sampling, stop=("</code>",) if self._form.environment else ())
         if self._form.multi_turn:
             self._exchanges = rounds - 1
         else:
@@ -59,35 +61,35 @@ class GenerativeVerifier:
         """
         if request.step.status is StepStatus.INFRA_ERROR:
             raise InfraError(request.step.cause or "step_lost", "the step itself was lost")
-        messages = render(request, tools=self._tools.names, form=self._form)
+        messages = render(request, tools=self._tools.signatures, form=self._form)
         exchanges, asked_again = 0, False
         async with contextlib.AsyncExitStack() as places:
             place: CodeRunner | None = None
             while True:
                 reply = await self._reply(messages, request)
-                said = read_reply(reply.text, reply.finish, self._form.scores)
+                said = read_reply(reply.text, reply.finish, self._form.scores, runs_code=self._form.environment)
                 turn = _turn(reply, said)
                 request.record.turns.append(turn)
                 if said.score is not None:
                     return self._verdict(said, request)
                 if self._goes_on(said) and exchanges < self._exchanges:
                     exchanges += 1
-                    if said.code is not None and self._form.environment:
+                    if said.code is not None:
                         place = place or await places.enter_async_context(request.branch())
-                        answer = wrap_interpreter(await self._run(said.code, place, turn))
+                        answer = wrap_interpreter(await self._run(said.code, place, turn), exchanges)
                     else:
-                        answer = THINK_ON
+                        answer = [Part(THINK_ON)]
                     if exchanges == self._exchanges:
-                        answer = f"{answer}\n{LAST_ROUND}"
+                        answer.append(Part(f"\n{LAST_ROUND}"))
                 elif asked_again:
                     raise InfraError("no_verdict", said.problem or "code although no round is left")
                 else:
-                    asked_again, answer = True, re_ask(said.problem, self._form)
+                    asked_again, answer = True, [Part(re_ask(said.problem, self._form))]
                 messages += [{"role": "assistant", "content": said.used_text}, {"role": "user", "content": answer}]
 
     def _goes_on(self, said: Reply) -> bool:
         """Whether a reply without a verdict is a step of the verification: code, or a thought where code cannot run."""
-        return said.code is not None or not self._form.environment
+        return said.code is not None or said.problem == NO_SCORE
 
     async def _reply(self, messages: list[Message], request: VerificationRequest) -> ChatReply:
         left = request.record.started + request.deadline_s - time.monotonic()

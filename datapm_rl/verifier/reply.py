@@ -24,6 +24,8 @@ RATIONALE_CHARS = 2000
 """Characters that are kept of a rationale, and of a reply that ran on until it was cut off."""
 NOTHING = "it has neither code to run nor a score"
 """The problem of a reply that only thinks."""
+NO_SCORE = "it has no score"
+"""The same where code cannot be run."""
 
 _TAG = re.compile(r"<(/?)(reasoning|summary|code|interpreter|score)>")
 _SCORES = {  # ASCII, no signs: float() would read digits of other scripts as well
@@ -129,7 +131,7 @@ def _problem(text: str, blocks: list[_Block], scores: str, runs_code: bool) -> s
             return f"its <{block.name}> has no counterpart"
     given = [block for block in blocks if block.name == "score"]
     if not given:
-        return NOTHING if runs_code else "it has no score"
+        return NOTHING if runs_code else NO_SCORE
     if not all(_SCORES[scores].fullmatch(block.content) for block in given):
         return "its score is none of the allowed ones"
     if len({float(block.content) for block in given}) > 1:
