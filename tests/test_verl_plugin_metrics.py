@@ -17,10 +17,17 @@ def extra(info, task="t", verdicts=()):
     attempt = {
         "task": {"id": task, "question": "?", "files": ["a.csv"], "gold": []},
         "steps": steps,
-        "verdicts": [{"score": score, "tampered": [], "cost": {"seconds": 0.5}} for score in verdicts],
+        "verdicts": [verdict(score) for score in verdicts],
         "stop_reason": "answered",
     }
     return {"trajectory": attempt, "reward_extra_info": info}
+
+
+def verdict(score):
+    """A missing one cost less: its endpoint was down."""
+    cost = {"seconds": 4.0, "turns": 3.0} if score is not None else {"seconds": 1.0}
+    cause = "endpoint_down" if score is None else None
+    return {"score": score, "cause": cause, "tampered": [], "cut": [], "cost": cost}
 
 
 def scored(total, acc=1.0, overridden=False):
@@ -50,6 +57,24 @@ def test_missing_verdicts_are_a_share_and_not_zeros():
         0.5,
         0.0,
     )
+
+
+def test_costs_of_verifications_are_means_and_missing_verdicts_are_counted_by_cause():
+    metrics = reward_metrics([extra(scored(1.0), verdicts=(1.0, None, 0.5, 1.0))])
+    assert metrics["verifier/seconds_mean"] == pytest.approx(13 / 4)
+    assert metrics["verifier/turns_mean"] == 3.0, "over those that counted turns"
+    assert metrics["verifier/missing_endpoint_down"] == 1.0
+    assert "verifier/queued_s_mean" not in metrics, "not measured is not zero"
+
+
+def test_last_verdict_is_compared_with_the_outcome_where_both_are_known():
+    batch = [
+        extra(scored(1.0, acc=1.0), verdicts=(0.0, 1.0)),
+        extra(scored(0.5, acc=0.0), verdicts=(1.0, 1.0)),
+        extra(scored(0.5, acc=0.0), verdicts=(1.0, None)),
+        extra(missing_info("x"), verdicts=(1.0, 1.0)),
+    ]
+    assert reward_metrics(batch)["verifier/outcome_agreement"] == 0.5
 
 
 def test_group_with_equal_rewards_has_no_signal():

@@ -18,9 +18,8 @@ from datapm_rl.errors import cause_of
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Step, Task, Verdict
 
-
 Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Answers a call that code in the sandbox makes: from the call's name and JSON-ready arguments to a JSON-ready reply."""
+"""Answers a call that code in the sandbox makes: from its name and JSON-ready arguments to a JSON-ready reply."""
 
 
 class CodeRunner(Protocol):

@@ -56,8 +56,8 @@ class GenerativeVerifier:
     async def verify(self, request: VerificationRequest) -> Verdict:
         """The verdict of one step.
 
-        InfraError: no_verdict (unreadable after the re-ask), context_exceeded, endpoint_... (`Chat.complete`), deadline,
-        or the cause of a sandbox failure.
+        InfraError: no_verdict (unreadable after the re-ask), context_exceeded, endpoint_... (`Chat.complete`),
+        deadline, or the cause of a sandbox failure.
         """
         if request.step.status is StepStatus.INFRA_ERROR:
             raise InfraError(request.step.cause or "step_lost", "the step itself was lost")

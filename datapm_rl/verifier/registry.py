@@ -74,7 +74,7 @@ def check_settings(prm: PrmConfig) -> None:
             raise UserError(f"prm.{name}={getattr(prm, name)} must be at least 1")
     if prm.context_tokens <= prm.max_tokens:
         raise UserError(
-            f"prm.context_tokens={prm.context_tokens} leaves no room for a prompt beside prm.max_tokens={prm.max_tokens}"
+            f"prm.context_tokens={prm.context_tokens} must be above prm.max_tokens={prm.max_tokens}: prompts need room"
         )
     if prm.verifier == "discriminative" and not prm.model:
         raise UserError("prm.verifier=discriminative needs prm.model, a Hugging Face folder")

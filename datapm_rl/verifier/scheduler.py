@@ -1,8 +1,9 @@
 """Which verifications run now: at most so many at a time, first come, first served, each within its deadline.
 
 That is fair among trajectories, since none has more than one verification waiting or running: step t + 1 waits for
-the verdict of step t (`stream.VerdictStream`). So a trajectory of thirty steps does not hold up one of three. The wait
-for a turn is not part of a verification's deadline; the deadline of a whole trajectory, which covers it, is its stream's.
+the verdict of step t (`stream.VerdictStream`). So a trajectory of thirty steps does not hold up one of three. The
+wait for a turn is not part of a verification's deadline. The deadline of a whole trajectory, which covers it, is its
+stream's.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def verifier_metrics(trajectories: list[Extra]) -> dict[str, float]:
         if extra["trajectory"]["verdicts"]
     ]
     metrics["verifier/outcome_agreement"] = _mean(
-        (score >= 0.5) == (outcome >= 0.5) for score, outcome in last if score is not None and outcome is not None
+        (score > 0.5) == (outcome > 0.5) for score, outcome in last if score is not None and outcome is not None
     )
     return metrics
 
