@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from datapm_rl.config import SandboxConfig
 from datapm_rl.errors import InfraError
-from datapm_rl.sandbox import ExecutionResult, Sandbox, Session
+from datapm_rl.sandbox import ExecutionResult, Limits, Sandbox, Session
 from datapm_rl.trajectory import Step, StepStatus, Task, Verdict
 from datapm_rl.verifier.base import Answer, CodeRunner, VerificationRequest, Verifier, verify_or_missing
 from datapm_rl.verifier.trust import CheckedBranches
@@ -23,6 +25,19 @@ _T = TypeVar("_T")
 
 # Not asyncio's own threads: a run that waits for a tool's answer holds its thread, and the answer may need one there.
 _THREADS = ThreadPoolExecutor(64, thread_name_prefix="local-sandbox")
+
+
+def local_sandbox(config: SandboxConfig) -> Sandbox:
+    """A sandbox in this process, as a run's settings say. Raises what `Sandbox` raises."""
+    return Sandbox(
+        limits=Limits(**{limit.name: getattr(config, limit.name) for limit in dataclasses.fields(Limits)}),
+        preload=list(config.preload),
+        keep="last",  # a replay branches from the newest state alone
+        min_level=config.min_level,
+        max_level=config.max_level,
+        read_only=list(config.read_only),
+        recycle_after=config.recycle_after,
+    )
 
 
 class LocalSession:

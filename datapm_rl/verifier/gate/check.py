@@ -17,7 +17,7 @@ NOT_IDENTITY = frozenset(
     {"beta", "endpoint", "tokenizer", "concurrency", "deadline_s", "trajectory_deadline_s", "max_missing_share"}
     | {"gate_report", *MINIMA}
 )
-"""Settings that do not make another verifier: where it is served, how long one waits, what its verdicts are used for."""
+"""Settings that do not make another verifier: where it is served, how long one waits, what verdicts are used for."""
 
 
 def identity(prm: PrmConfig) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _read(path: str) -> dict[str, Any]:
         report = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"prm.gate_report={path} cannot be read ({error}): give the summary.json of python -m datapm_rl.evaluate prm"
+            f"prm.gate_report={path} cannot be read ({error}): give a summary.json of python -m datapm_rl.evaluate prm"
         ) from None
     if not isinstance(report, dict) or not all(isinstance(report.get(key), dict) for key in ("settings", "metrics")):
         raise UserError(
