@@ -13,7 +13,8 @@ Message = dict[str, Any]
 class ChatSampling:
     """How to sample a reply. The defaults are DataPRM's (its release, `--temperature --top_p --top_k`).
 
-    `top_logprobs` > 0 asks for that many alternatives per token (`ChatReply.top`).
+    `top_k` 0 or less keeps every token, and is not sent. `top_logprobs` > 0 asks for that many alternatives per
+    token (`ChatReply.top`).
     """
 
     temperature: float = 0.7
@@ -29,7 +30,8 @@ class ChatSampling:
 class ChatReply:
     """One reply. `text` ends before the stop string; `finish` is "stop" or "length".
 
-    `top`: per token, candidate -> log-probability; empty unless asked for.
+    Token counts are 0 where the endpoint does not tell them. `seconds` go from the call to the reply, with queueing and
+    retries. `top`: per token, candidate -> log-probability; empty unless asked for.
     """
 
     text: str
