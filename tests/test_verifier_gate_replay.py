@@ -93,3 +93,32 @@ async def test_a_branch_that_nobody_waits_for_any_more_is_closed(sandbox, task):
             break
         await asyncio.sleep(0.02)
     assert sandbox.health()["sessions"] == 0
+
+
+async def test_code_of_a_verifier_calls_tools_through_a_local_session(sandbox, task):
+    async def answer(name, arguments):
+        await asyncio.sleep(0)
+        return {"text": f"{name} {arguments['query']}"}
+
+    session = await LocalSession.open(sandbox, task.data_dir, task.files)
+    async with session.branch() as twin:
+        result = await twin.run("print(query_document('how many?', 't.csv'))", answer)
+    assert result.stdout == "query_document how many?\n"
+    await session.close()
+
+
+async def test_a_run_that_waits_for_a_tool_ends_when_it_is_cancelled(sandbox, task):
+    asked = asyncio.Event()
+
+    async def never(name, arguments):
+        asked.set()
+        await asyncio.sleep(60)
+
+    session = await LocalSession.open(sandbox, task.data_dir, task.files)
+    running = asyncio.create_task(session.run("query_document('?', 't.csv')", never))
+    await asked.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await session.run("1 + 1")).value == "2"  # its thread and the session are free
+    await session.close()
