@@ -153,14 +153,16 @@ async def test_files_of_one_base_name_are_refused_and_not_dropped(sandbox, data)
 
 
 async def test_several_candidates_at_a_time_each_written_when_it_is_finished(sandbox, data):
-    running, most, rows = 0, 0, []
+    running, most, rows, three = 0, 0, [], asyncio.Event()
 
     class Slow(Scripted):
         async def verify(self, request):
             nonlocal running, most
             running += 1
             most = max(most, running)
-            await asyncio.sleep(0.05)
+            if running == 3:
+                three.set()
+            await asyncio.wait_for(three.wait(), 30)
             running -= 1
             return Verdict(1.0)
 
