@@ -245,14 +245,16 @@ def test_memory_is_looked_at_while_a_call_is_answered(session, monkeypatch):
     assert time.monotonic() - started < 15
 
 
-def test_a_large_file_reaches_the_owner_and_a_larger_one_is_refused_with_a_reason(session):
+def test_a_large_file_reaches_the_owner_and_a_larger_one_is_refused_with_a_reason(tmp_path):
     def size(name, arguments):
         return {"text": str(len(json.dumps(arguments)))}
 
-    session.run("open('large', 'wb').write(bytes(16 << 20)); open('larger', 'wb').write(bytes((16 << 20) + 1))")
-    assert int(session.run("query_document('q', 'large')", size).value.strip("'")) > 20_000_000
-    refused = session.run("query_document('q', 'larger')", size).value
-    assert "tools read at most 16 MB" in refused
+    (tmp_path / "large").write_bytes(bytes(16 << 20))
+    (tmp_path / "larger").write_bytes(bytes((16 << 20) + 1))
+    with Sandbox(Limits(wall_s=20), preload=(), workspace_root=tmp_path / "root") as sandbox:
+        session = sandbox.session(tmp_path, ["large", "larger"])
+        assert int(session.run("query_document('q', 'large')", size).value.strip("'")) > 20_000_000
+        assert "tools read at most 16 MB" in session.run("query_document('q', 'larger')", size).value
 
 
 @pytest.mark.parametrize(
