@@ -1,11 +1,13 @@
 """A real model folder that always says the same: each token determines the next one. It plays the verifier in pools.
 
 Attention and MLP write nothing, so a token's hidden state is its one-hot embedding, and the head maps it to its
-successor: `<|assistant|>` -> reasoning -> score -> summary -> `<|end|>`. Unknown words of the prompt are one token each.
+successor: `<|assistant|>` -> reasoning -> score -> summary -> `<|end|>`. Unknown words of the prompt are one token
+each.
 """
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import torch
@@ -53,7 +55,7 @@ def build_chain_model(folder: Path, score: str = "1") -> Path:
             layer.mlp.down_proj.weight.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(size))
         model.lm_head.weight.zero_()
-        for token, follower in zip(chain, chain[1:], strict=False):
+        for token, follower in itertools.pairwise(chain):
             model.lm_head.weight[ids[follower], ids[token]] = 100.0
     model.save_pretrained(folder)
     return folder

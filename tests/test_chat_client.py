@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from stub_answers import Answer, status
 from stub_endpoint import StubEndpoint
 

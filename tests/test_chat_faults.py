@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the stub, which is also a program, imports its answers that way
 from stub_answers import MALFORMED, Answer, status
 from stub_endpoint import StubEndpoint
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from stub_answers import Answer, status
 from stub_endpoint import StubEndpoint
 

@@ -1,11 +1,6 @@
 """The shared attacks and the shared harmless snippets, at every isolation level that this machine reaches."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the case runner, a program of its own, imports the same modules
 from sandbox_cases import SHARED, given_attacks, harmless, lacking
 from sandbox_levels import LEVELS, check
 

@@ -2,11 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # the case runner, a program of its own, imports the same modules
 from sandbox_attacks import own_attacks
 from sandbox_levels import LEVELS, NOBODY, check, run_cases, why_not_as_nobody
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from verifier_prompt_parts import STEPS, TASK, VERDICTS, make_request, texts
 
 from datapm_rl.dialects import DIALECTS

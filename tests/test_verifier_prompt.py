@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from verifier_prompt_parts import STEPS, TASK, VERDICTS, make_request, texts
 
 from datapm_rl.dialects import DIALECTS, get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.trajectory import Step, StepStatus, Verdict
-from datapm_rl.verifier.prompt import PromptForm, re_ask, render, wrap_interpreter
+from datapm_rl.verifier.prompt import PromptForm, render, wanted, wrap_interpreter
 from datapm_rl.verifier.prompt_text import system_prompt
 
 pytestmark = pytest.mark.unit
@@ -185,11 +182,10 @@ def test_without_tools_no_section_of_tools():
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_asking_again_offers_what_the_variant_allows(form):
-    text = re_ask("it has different scores", form)
-    assert "it has different scores" in text
+    text = wanted(form, rounds_left=True)
     assert ("<code>" in text) == form.environment
     assert ("0.5" in text) == (form.scores == "ternary")
-    assert "<code>" not in re_ask(None, form)
+    assert "<code>" not in wanted(form, rounds_left=False)
 
 
 def test_unknown_scores_are_refused():

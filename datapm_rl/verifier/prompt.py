@@ -23,7 +23,7 @@ from datapm_rl.verifier.budget import Kind, Part
 from datapm_rl.verifier.escape import harmless
 from datapm_rl.verifier.prompt_text import PromptForm, system_prompt
 
-__all__ = ["LAST_ROUND", "THINK_ON", "PromptForm", "re_ask", "render", "step_parts", "wrap_interpreter"]
+__all__ = ["LAST_ROUND", "THINK_ON", "PromptForm", "render", "step_parts", "wanted", "wrap_interpreter"]
 
 OUTPUT_CHARS = 8192
 """Characters of an output of the verifier's code beyond which only its head and tail are shown (as in the release)."""
@@ -84,12 +84,12 @@ def wrap_interpreter(output: str, number: int) -> list[Part]:
     return [Part("<interpreter>\n"), Part(text, Kind.OUTPUT, f"output {number}"), Part("\n</interpreter>")]
 
 
-def re_ask(problem: str | None, form: PromptForm) -> str:
-    """What follows a reply that cannot be used. `problem`: why (`reply.Reply`); None: code, but no round is left."""
-    code = "or code in <code></code>, " if form.environment and problem is not None else ""
+def wanted(form: PromptForm, rounds_left: bool) -> str:
+    """What is asked for after a reply that cannot be used. `rounds_left`: whether code can still be run."""
+    code = "or code in <code></code>, " if form.environment and rounds_left else ""
     return (
-        f"Your reply cannot be used: {problem or 'no code can be run any more'}. Reply again: reasoning in "
-        f"<reasoning></reasoning>, then {code}{form.choice} in <score></score> and why in <summary></summary>."
+        f"Reply again: reasoning in <reasoning></reasoning>, then {code}{form.choice} in <score></score> and why in "
+        "<summary></summary>."
     )
 
 

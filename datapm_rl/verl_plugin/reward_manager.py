@@ -26,8 +26,8 @@ from datapm_rl.verifier.base import CodeRunner, VerificationRequest
 from datapm_rl.verifier.registry import endpoint_chat, make_verifier
 from datapm_rl.verifier.scheduler import Scheduler
 from datapm_rl.verifier.trust import CheckedBranches
-from datapm_rl.verl_plugin.policy_chat import PolicyChat
 from datapm_rl.verl_plugin.output import missing_info, reward_info
+from datapm_rl.verl_plugin.policy_chat import PolicyChat
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_handle
 
 

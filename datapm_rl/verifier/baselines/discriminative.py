@@ -17,9 +17,9 @@ from typing import Any
 from datapm_rl.errors import UserError
 from datapm_rl.trajectory import Step, Task, Verdict
 from datapm_rl.verifier.base import VerificationRequest
-from datapm_rl.verifier.baselines.dialogue import check_step
 from datapm_rl.verifier.baselines.solution import current_step, past_step, problem_text
 from datapm_rl.verifier.budget import Budget, Part
+from datapm_rl.verifier.dialogue import check_step
 
 _SPARE_TOKENS = 32  # parts that are counted one by one may take a few tokens more when they stand together
 

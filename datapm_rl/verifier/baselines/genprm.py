@@ -14,14 +14,12 @@ from __future__ import annotations
 import re
 
 from datapm_rl.chat import Chat, ChatReply, ChatSampling, Message
-from datapm_rl.dialects.describe import error_text, failed, shown
-from datapm_rl.errors import InfraError
-from datapm_rl.trajectory import StepStatus, Verdict
+from datapm_rl.trajectory import Verdict
 from datapm_rl.verifier.base import VerificationRequest
-from datapm_rl.verifier.baselines.dialogue import Dialogue
 from datapm_rl.verifier.baselines.solution import current_step, past_step, problem_text, unmarked
 from datapm_rl.verifier.baselines.yes_no import ChatWithTop, read_judgement
 from datapm_rl.verifier.budget import Budget, Kind, Part
+from datapm_rl.verifier.dialogue import Dialogue
 from datapm_rl.verifier.escape import harmless
 
 _SYSTEM = """\
@@ -59,13 +57,13 @@ class GenPrmVerifier:
         first = await dialogue.reply("</verify>", "[Code Output]")
         code = _code(first)
         output = [] if code is None else await _run(code, request, dialogue)
-        dialogue.say(first, *output, Part(judge))
+        dialogue.say(first.text, [*output, Part(judge)])
         while True:
             reply = await dialogue.reply("</output>")
             judgement = read_judgement(reply, _JUDGEMENT)
             if judgement.yes is not None:
                 return dialogue.verdict(judgement.yes, first.text.partition("```")[0], self.name)
-            dialogue.ask_again(reply, judgement.problem, judge)
+            dialogue.ask_again(reply.text, judgement.problem, judge)
 
 
 def _prompt(request: VerificationRequest) -> list[Message]:
@@ -89,12 +87,7 @@ def _code(reply: ChatReply) -> str | None:
 
 async def _run(code: str, request: VerificationRequest, dialogue: Dialogue) -> list[Part]:
     """What the code printed, for the model. InfraError: the sandbox failed."""
-    result = await request.probe(code)
-    dialogue.turn.update(code=code, status=str(result.status))
-    if result.status is StepStatus.INFRA_ERROR:
-        raise InfraError(result.cause or "sandbox_lost", result.error or "")
-    output = "\n".join(filter(None, (shown(result), error_text(result) if failed(result) else "")))
-    dialogue.turn["output"] = output
+    output = dialogue.ran(code, await request.probe(code))
     if len(output) > _OUTPUT_CHARS:
         output = f"{output[: _OUTPUT_CHARS // 2]}\n......\n{output[-_OUTPUT_CHARS // 2 :]}"
     text = unmarked(harmless(output)).replace("```", "``&#96;")

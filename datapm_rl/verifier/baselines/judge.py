@@ -5,8 +5,8 @@ from __future__ import annotations
 from datapm_rl.chat import Chat, ChatSampling
 from datapm_rl.trajectory import Verdict
 from datapm_rl.verifier.base import VerificationRequest
-from datapm_rl.verifier.baselines.dialogue import Dialogue
 from datapm_rl.verifier.budget import Budget
+from datapm_rl.verifier.dialogue import Dialogue
 from datapm_rl.verifier.prompt import render
 from datapm_rl.verifier.reply import read_reply
 
@@ -45,4 +45,4 @@ class JudgeVerifier:
             said = read_reply(reply.text, reply.finish, runs_code=False)
             if said.score is not None:
                 return dialogue.verdict(said.score, said.rationale, self.name)
-            dialogue.ask_again(reply, said.problem, _WANTED)
+            dialogue.ask_again(said.used_text, said.problem, _WANTED)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from datapm_rl.chat import Chat, ChatSampling, Message
 from datapm_rl.trajectory import Verdict
 from datapm_rl.verifier.base import VerificationRequest
-from datapm_rl.verifier.baselines.dialogue import Dialogue
 from datapm_rl.verifier.baselines.solution import current_step, past_step, problem_text
 from datapm_rl.verifier.baselines.yes_no import ChatWithTop, read_judgement
 from datapm_rl.verifier.budget import Budget, Part
+from datapm_rl.verifier.dialogue import Dialogue
 
 _OPENING = """\
 Here is a problem and a solution that was worked out step by step. A step is a thought and Python code, and in \
@@ -57,7 +57,7 @@ class ThinkPrmVerifier:
             judgement = read_judgement(reply, _JUDGEMENT)
             if judgement.yes is not None:
                 return dialogue.verdict(judgement.yes, reply.text, self.name)
-            dialogue.ask_again(reply, judgement.problem, _WANTED)
+            dialogue.ask_again(reply.text, judgement.problem, _WANTED)
 
 
 def _prompt(request: VerificationRequest) -> list[Message]:

@@ -1,6 +1,6 @@
-"""One verification's conversation with a model that judges in words: what is said, and asked again.
+"""One verification's conversation with a language model: what it says, runs, and is asked again.
 
-Every reply goes to `request.record` at once, so that a verification that fails leaves its trace.
+All of it goes to `request.record` at once, so that a verification that fails leaves its trace.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from datapm_rl.chat import Chat, ChatReply, ChatSampling, Message
+from datapm_rl.dialects.describe import error_text, failed, shown
 from datapm_rl.dialects.escape import escape_tags, printable
 from datapm_rl.errors import InfraError
+from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import StepStatus, Verdict
 from datapm_rl.verifier.base import VerificationRequest
 from datapm_rl.verifier.budget import Budget, Part
-
-_RATIONALE_CHARS = 500
-_CUT_OFF_CHARS = 2000  # of a reply that was cut off, in the conversation
+from datapm_rl.verifier.reply import RATIONALE_CHARS
 
 
 class Dialogue:
@@ -37,11 +37,6 @@ class Dialogue:
         self._request, self._chat, self._sampling, self._budget = request, chat, sampling, budget
         self._messages = list(messages)
         self._asked_again = False
-
-    @property
-    def turn(self) -> dict[str, Any]:
-        """The last reply's entry in the record."""
-        return self._request.record.turns[-1]
 
     async def reply(self, *stop: str) -> ChatReply:
         """The next reply. InfraError: deadline, context_exceeded, what `Chat.complete` raises."""
@@ -65,25 +60,40 @@ class Dialogue:
         )
         return reply
 
-    def say(self, reply: ChatReply, *answer: Part) -> None:
-        """Go on: the model's reply stays in the conversation, without tokens of chat templates, and is answered."""
-        said = reply.text if reply.finish == "stop" else reply.text[:_CUT_OFF_CHARS]
+    def ran(self, code: str, result: ExecutionResult, calls: Sequence[dict[str, Any]] = ()) -> str:
+        """What the code of the last reply gave, as the official interpreter words it: with the traceback if it failed.
+
+        `calls`: of tools that it made. InfraError: the sandbox failed.
+        """
+        turn = self._request.record.turns[-1]
+        turn.update(code=code, status=str(result.status), tool_calls=list(calls))
+        if result.status is StepStatus.INFRA_ERROR:
+            raise InfraError(result.cause or "sandbox_lost", result.error or "")
+        parts = ("[Error]:", shown(result), error_text(result)) if failed(result) else (shown(result),)
+        turn["output"] = "\n".join(part for part in parts if part)
+        return turn["output"]
+
+    def say(self, said: str, answer: Sequence[Part]) -> None:
+        """Go on: what the model said stays in the conversation, without tokens of chat templates, and is answered."""
         self._messages.append({"role": "assistant", "content": escape_tags(printable(said), ())})
         self._messages.append({"role": "user", "content": list(answer)})
 
-    def ask_again(self, reply: ChatReply, problem: str | None, wanted: str) -> None:
-        """Say what was wrong with a reply and what is wanted. InfraError "no_verdict": it was asked before."""
+    def ask_again(self, said: str, problem: str | None, wanted: str) -> None:
+        """Say why a reply cannot be used (`problem`, a clause) and what is wanted, once.
+
+        InfraError "no_verdict": that was done before.
+        """
         if self._asked_again:
             raise InfraError("no_verdict", problem or "")
         self._asked_again = True
-        self.say(reply, Part(f"Your reply cannot be used: {problem}. {wanted}"))
+        self.say(said[:RATIONALE_CHARS], [Part(f"Your reply cannot be used: {problem}. {wanted}")])
 
     def verdict(self, score: float, rationale: str, name: str) -> Verdict:
         """The verdict with the record of this conversation. Of a long rationale the end is kept."""
         record = self._request.record
         return Verdict(
             score=score,
-            rationale=rationale.strip()[-_RATIONALE_CHARS:],
+            rationale=rationale.strip()[-RATIONALE_CHARS:],
             verifier=name,
             trace=record.turns,
             cost=record.cost(),

@@ -1,0 +1,168 @@
+"""The generative verifier in real runs: over an endpoint, over verl's reward-model pool, and by the policy itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("verl")
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+TESTS = Path(__file__).parent
+SMALL = (
+    "tasks.train=60",
+    "tasks.heldout=4",
+    "tasks.unseen_tables=4",
+    "policy.sft_updates=150",
+    "policy.sft_demonstrations=300",
+    "trainer.total_training_steps=2",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=false",
+    "prm.verifier=generative",
+    "prm.tools=[]",
+)
+
+
+def train(run_dir: Path, name: str, *overrides: str) -> list[dict]:
+    """Trajectories of a small run that ends well."""
+    command = [sys.executable, "-m", "datapm_rl.train", "+recipe=smoke", f"run.dir={run_dir}", f"run.name={name}"]
+    environment = {**os.environ, "WANDB_MODE": "offline"}
+    done = subprocess.run(
+        [*command, *SMALL, *overrides], cwd=TESTS.parent, env=environment, text=True, capture_output=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in (run_dir / name / "trajectories.jsonl").read_text().splitlines()]
+
+
+def training_rows(run: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("verified")
+
+
+@pytest.fixture(scope="module")
+def endpoint():
+    """A stub endpoint in a process of its own."""
+    script = f"{TESTS / 'e2e_verifier_script.py'}:answer"
+    command = [sys.executable, str(TESTS / "stub_endpoint.py"), "--script", script, "--latency", "0.05"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def test_verifier_behind_an_endpoint_runs_its_code_on_the_agents_state(run_dir, endpoint):
+    attempts = train(run_dir, "endpoint", f"prm.endpoint={endpoint}")
+    verdicts = [
+        (step, verdict) for row in attempts for step, verdict in zip(row["steps"], row["verdicts"], strict=True)
+    ]
+    assert verdicts
+    assert all(verdict["score"] in (0.0, 1.0) for _, verdict in verdicts), [v["cause"] for _, v in verdicts]
+    for step, verdict in verdicts:
+        checked, judged = verdict["trace"]
+        assert checked["status"] == "ok"
+        assert judged["reply"].endswith("</summary>")
+        loaded = "df" in checked["output"]
+        assert verdict["score"] == float(loaded)
+        if step["index"] == 1 and step["status"] == "ok" and "df = pd.read_csv" in step["code"]:
+            assert loaded, "the code runs in the state after the step"
+    assert {0.0, 1.0} >= {verdict["score"] for _, verdict in verdicts}
+    row = training_rows(run_dir / "endpoint")[0]
+    assert (row["verifier/turns_mean"], row["verifier/executions_mean"]) == (2.0, 1.0)
+    assert row["verifier/completion_tokens_mean"] > 0
+    assert row["verifier/missing_share"] == row["missing/share"] == 0
+
+
+def test_verifier_in_verls_reward_model_pool_answers_while_the_policy_generates(run_dir, tmp_path):
+    from chain_model import build_chain_model
+
+    folder = build_chain_model(tmp_path / "prm")
+    attempts = train(
+        run_dir,
+        "pool",
+        "+prm_pool=verl",
+        f"prm.model={folder}",
+        "prm.max_tokens=32",
+        "prm.context_tokens=6000",
+        "reward.reward_model.rollout.prompt_length=6000",
+        "trainer.total_training_steps=1",
+    )
+    verdicts = [verdict for row in attempts for verdict in row["verdicts"]]
+    assert [verdict["cause"] for verdict in verdicts if verdict["score"] is None] == []
+    assert {verdict["score"] for verdict in verdicts} == {1.0}
+    assert all(verdict["rationale"] == "fine" and verdict["trace"] for verdict in verdicts)
+
+
+@pytest.fixture
+def ray_session():
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR", configure_logging=False)
+    yield ray
+    ray.shutdown()
+
+
+def test_policy_judges_itself_and_a_cancelled_verification_ends_in_its_worker(ray_session, tmp_path):
+    from chain_model import build_chain_model
+
+    from datapm_rl.chat import ChatSampling
+    from datapm_rl.errors import InfraError
+    from datapm_rl.trajectory import Step, Task
+    from datapm_rl.verl_plugin.cpu_rollout import CpuServer
+    from datapm_rl.verl_plugin.policy_chat import PolicyChat
+    from datapm_rl.verl_plugin.reward_client import RewardClient
+
+    @ray_session.remote(name="reward_loop_worker_0", max_concurrency=10)
+    class Worker:
+        def __init__(self):
+            self.ended: list[str] = []
+
+        async def compute_score(self, payload):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.ended.append(payload["kind"])
+                raise
+
+        async def seen(self):
+            return self.ended
+
+    async def play():
+        say = [{"role": "user", "content": "right?"}]
+        chat = PolicyChat("hf_cpu")
+        with pytest.raises(InfraError, match="no rollout server"):
+            await chat.complete(say, ChatSampling(max_tokens=16), 5)
+        folder = build_chain_model(tmp_path / "policy")
+        server = ray_session.remote(CpuServer).options(name="hf_cpu_server_0_0", num_cpus=0)
+        handle = server.remote(str(folder), seed=0, max_len=512, max_batch=4, load_weights=True)
+        reply = await chat.complete(say, ChatSampling(max_tokens=16), 60)
+        assert "<score>1</score>" in reply.text
+        del handle
+
+        worker = Worker.remote()
+        client = RewardClient(1, key="t", deadline_s=60)
+        task = Task("t", "", "", "", (), ())
+        call = asyncio.create_task(client.verify(task, "box", "id", [], [], Step(1, "x")))
+        await asyncio.sleep(1)
+        call.cancel()
+        for _ in range(50):
+            if await worker.seen.remote():
+                break
+            await asyncio.sleep(0.1)
+        assert await worker.seen.remote() == ["verify"]
+        late = RewardClient(1, key="t", deadline_s=0.3)
+        with pytest.raises(TimeoutError):
+            await late.verify(task, "box", "id", [], [], Step(1, "x"))
+        await asyncio.sleep(1)
+        assert await worker.seen.remote() == ["verify"] * 2
+
+    asyncio.run(play())
