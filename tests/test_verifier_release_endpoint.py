@@ -59,8 +59,10 @@ async def test_files_of_the_release_are_scored_by_a_served_model(tmp_path):
     assert all(f"# Problem\n{PROBLEM}" in prompt for prompt in prompts)
     assert all("# Problem Files\nt.csv (3 rows)\n" in prompt for prompt in prompts)
     first = results[0][0]["samples"][0]
-    assert first["messages"][0] == {"role": "assistant", "content": LOOK + "</code>"}
-    assert first["messages"][1]["content"] == "<interpreter>\n6\n</interpreter>"
+    assert [message["role"] for message in first["messages"][:2]] == ["system", "user"]
+    assert "# Current Paragraph" in first["messages"][1]["content"]
+    assert first["messages"][2] == {"role": "assistant", "content": LOOK + "</code>"}
+    assert first["messages"][3]["content"] == "<interpreter>\n6\n</interpreter>"
     assert first["token_usage"]["total_tokens"] > 0
     assert "Summary: The sum is 6." in next(prompt for prompt in prompts if "[Paragraph_2]" in prompt)
 

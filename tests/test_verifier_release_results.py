@@ -23,6 +23,7 @@ OFFICIAL_KEYS = [
     "token_usage",
     "elapsed_seconds",
 ]
+PROMPT = [{"role": "system", "content": "Judge."}, {"role": "user", "content": "This."}]
 TRACE = [
     {
         "reply": "<reasoning>Check.</reasoning>\n<code>\n```python\nprint(1)\n```\n",
@@ -65,24 +66,28 @@ def row(task_id: str | int = 5, *scores: float) -> dict:
 
 
 def test_verdict_has_the_release_s_form():
-    entry = verdict_row(Step(3, "t"), Verdict(0.5, "Fine.", trace=TRACE, cost={"seconds": 4.0}), False, None)
+    entry = verdict_row(Step(3, "t"), Verdict(0.5, "Fine.", trace=TRACE, cost={"seconds": 4.0}), PROMPT, False, None)
     assert list(entry) == OFFICIAL_KEYS
     assert entry["prediction"] == "Score: 0.5\nSummary: Fine."
     assert (entry["step_index"], entry["prediction_score"], entry["prediction_summary"]) == (3, 0.5, "Fine.")
     assert entry["token_usage"] == {"prompt_tokens": 230, "completion_tokens": 30, "total_tokens": 260}
     assert entry["elapsed_seconds"] == 4.0
-    assert [message["role"] for message in entry["messages"]] == ["assistant", "user", "assistant"]
-    assert entry["messages"][0]["content"].endswith("```\n</code>")
-    assert entry["messages"][1]["content"] == "<interpreter>\n1\n</interpreter>"
+    assert entry["messages"][:2] == PROMPT
+    assert [message["role"] for message in entry["messages"][2:]] == ["assistant", "user", "assistant"]
+    assert entry["messages"][2]["content"].endswith("```\n</code>")
+    assert entry["messages"][3]["content"] == "<interpreter>\n1\n</interpreter>"
     assert entry["reasoning"].endswith("</interpreter>\n<score>0.5</score><summary>Fine.</summary>")
 
 
 def test_whole_score_is_written_as_the_release_prints_it():
-    assert verdict_row(Step(1, "t"), Verdict(1), False, None)["prediction"] == "Score: 1.0\nSummary: No summary found."
+    assert (
+        verdict_row(Step(1, "t"), Verdict(1), PROMPT, False, None)["prediction"]
+        == "Score: 1.0\nSummary: No summary found."
+    )
 
 
 def test_defect_12_missing_verdict_is_minus_1_in_the_file_and_missing_when_read():
-    entry = verdict_row(Step(1, "t"), Verdict(None, cause="endpoint_unreachable"), False, None)
+    entry = verdict_row(Step(1, "t"), Verdict(None, cause="endpoint_unreachable"), PROMPT, False, None)
     assert (entry["prediction_score"], entry["missing_cause"]) == (-1.0, "endpoint_unreachable")
     assert step_scores({"samples": [entry]}) == [[None]]
     assert step_scores(row(1, 1.0, -1.0, 0.0)) == [[1.0, None, 0.0]]
@@ -90,12 +95,12 @@ def test_defect_12_missing_verdict_is_minus_1_in_the_file_and_missing_when_read(
 
 
 def test_defect_11_passes_over_a_candidate_are_told_apart():
-    labelled = [verdict_row(Step(at, "t"), Verdict(0.5), False, n) for n in (1, 2) for at in (1, 2)]
+    labelled = [verdict_row(Step(at, "t"), Verdict(0.5), PROMPT, False, n) for n in (1, 2) for at in (1, 2)]
     assert [entry["sample"] for entry in labelled] == [1, 1, 2, 2]
     assert step_scores({"samples": labelled}) == [[0.5, 0.5], [0.5, 0.5]]
     theirs = [official(1, 1.0), official(2, 0.0), official(1, 0.5), official(2, -1.0)]
     assert step_scores({"samples": theirs}) == [[1.0, 0.0], [0.5, None]]
-    ones = [verdict_row(Step(1, "t"), Verdict(0.5), False, n) for n in (1, 2)]
+    ones = [verdict_row(Step(1, "t"), Verdict(0.5), PROMPT, False, n) for n in (1, 2)]
     assert step_scores({"samples": ones}) == [[0.5], [0.5]]
 
 
@@ -134,7 +139,7 @@ def test_whole_last_line_without_a_line_break_is_kept(tmp_path):
 @pytest.mark.parametrize(("cause", "again"), [("endpoint_down", True), ("deadline", True), ("no_verdict", False)])
 def test_task_that_an_outage_left_without_a_verdict_is_done_again(tmp_path, cause, again):
     path = tmp_path / "result_0.jsonl"
-    missing = verdict_row(Step(2, "t"), Verdict(None, cause=cause), False, None)
+    missing = verdict_row(Step(2, "t"), Verdict(None, cause=cause), PROMPT, False, None)
     append_rows(path, [row(5, 1.0), {**row(6, 1.0), "samples": [official(1, 1.0), missing]}])
     assert resume(path) == ({"5"} if again else {"5", "6"})
     assert len(read_results(path)) == (1 if again else 2)

@@ -14,9 +14,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from datapm_rl.chat import Message
 from datapm_rl.errors import cause_of
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Step, Task, Verdict
+
+GRACE_S = 1.0
+"""Seconds for a verifier that watches its deadline itself to say what was late, before it is cut off."""
 
 Answer = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Answers a call that code in the sandbox makes: from its name and JSON-ready arguments to a JSON-ready reply."""
@@ -32,8 +36,12 @@ class CodeRunner(Protocol):
 
 @dataclass
 class Record:
-    """What a verification did so far. Kept in its verdict, also when it fails or its deadline cuts it off."""
+    """What a verification did so far. Kept in its verdict, also when it fails or its deadline cuts it off.
 
+    `prompt`, the messages before the first reply, is not: it can be rendered again from the trajectory.
+    """
+
+    prompt: list[Message] = field(default_factory=list)
     turns: list[dict[str, Any]] = field(default_factory=list)  # as `Verdict.trace`
     cut: list[str] = field(default_factory=list)  # as `Verdict.cut`
     started: float = field(default_factory=time.monotonic)
@@ -77,9 +85,9 @@ class Verifier(Protocol):
 
 
 async def verify_or_missing(verifier: Verifier, request: VerificationRequest) -> Verdict:
-    """`verifier.verify` within `request.deadline_s`; a failure of any kind is a missing verdict with its cause."""
+    """`verifier.verify` within `request.deadline_s` and a little; what fails is a missing verdict with its cause."""
     try:
-        return await asyncio.wait_for(verifier.verify(request), request.deadline_s)
+        return await asyncio.wait_for(verifier.verify(request), request.deadline_s + GRACE_S)
     except asyncio.CancelledError:
         raise
     except Exception as error:  # the boundary: whatever a verifier raises is missing data, never a score

@@ -45,6 +45,7 @@ class Dialogue:
         if left <= 0:
             raise InfraError("deadline", f"the verification took longer than {self._request.deadline_s:g} s")
         messages, record.cut = self._budget.fit(self._messages)
+        record.prompt = record.prompt or messages
         reply = await self._chat.complete(messages, dataclasses.replace(self._sampling, stop=stop), left)
         record.turns.append(
             {

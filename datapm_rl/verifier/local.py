@@ -18,7 +18,7 @@ from datapm_rl.config import SandboxConfig
 from datapm_rl.errors import InfraError
 from datapm_rl.sandbox import ExecutionResult, Limits, Sandbox, Session
 from datapm_rl.trajectory import Step, StepStatus, Task, Verdict
-from datapm_rl.verifier.base import Answer, CodeRunner, VerificationRequest, Verifier, verify_or_missing
+from datapm_rl.verifier.base import Answer, CodeRunner, Record, VerificationRequest, Verifier, verify_or_missing
 from datapm_rl.verifier.trust import CheckedBranches
 
 _T = TypeVar("_T")
@@ -113,14 +113,15 @@ async def verify_replayed(
     tamper_policy: str = "clean_room",
     strict: bool = True,
     on_replay: Callable[[Step, ExecutionResult], None] = lambda step, result: None,
+    on_verdict: Callable[[Step, Record], None] = lambda step, record: None,
 ) -> list[Verdict]:
     """Verdicts of a stored trajectory, one per step, each given with the verifier's own earlier ones in view.
 
     Step t's code runs in the session, then the verifier judges step t on a branch. `deadline_s` is for one
     verification, `max_turns` the agent's limit. `strict`: a step whose code now ends in another status than it did
     is missing, cause "replay_diverged", and so are those after it; without, the replay's state is taken as it is
-    (trajectories of another machine). `on_replay` gets each step with what its code did now. A sandbox that fails makes
-    the rest missing with its cause. UserError: data that is not there.
+    (trajectories of another machine). `on_replay` gets each step with what its code did now, `on_verdict` with what
+    its verification did. A sandbox that fails makes the rest missing with its cause. UserError: data that is not there.
     """
     verdicts: list[Verdict] = []
     lost: str | None = None
@@ -164,6 +165,7 @@ async def verify_replayed(
                 deadline_s=deadline_s,
             )
             verdicts.append(branches.judged(await verify_or_missing(verifier, request)))
+            on_verdict(step, request.record)
     finally:
         await session.close()
     return verdicts

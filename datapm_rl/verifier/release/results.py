@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from datapm_rl.chat import Message
 from datapm_rl.errors import UserError
 from datapm_rl.tracking.jsonl import Row, read_rows, write_atomically
 from datapm_rl.trajectory import Step, Verdict
@@ -26,8 +27,10 @@ MISSING = -1.0
 _SETTLED = ("no_verdict", "context_exceeded")  # causes that another try is not expected to remove
 
 
-def verdict_row(step: Step, verdict: Verdict, replay_differs: bool, sample: int | None) -> Row:
-    """One entry of `samples`. `sample` is None when there is one pass alone."""
+def verdict_row(
+    step: Step, verdict: Verdict, prompt: Sequence[Message], replay_differs: bool, sample: int | None
+) -> Row:
+    """One entry of `samples`. `prompt`: the messages before the first reply. `sample`: None for one pass alone."""
     score = MISSING if verdict.score is None else float(verdict.score)
     summary = verdict.rationale or ("No score found." if verdict.score is None else "No summary found.")
     messages = _messages(verdict.trace)
@@ -37,7 +40,7 @@ def verdict_row(step: Step, verdict: Verdict, replay_differs: bool, sample: int 
         "prediction": f"Score: {score}\nSummary: {summary}",
         "prediction_score": score,
         "prediction_summary": summary,
-        "messages": messages,
+        "messages": [*prompt, *messages],
         "reasoning": "\n".join(message["content"] for message in messages),
         "token_usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
         "elapsed_seconds": verdict.cost.get("seconds", 0.0),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from datapm_rl.chat import Message
 from datapm_rl.dialects.deepanalyze import DEEPANALYZE
 from datapm_rl.dialects.describe import error_line, failed, shown
 from datapm_rl.errors import InfraError
@@ -67,10 +68,10 @@ async def score_candidate(candidate: Candidate, scoring: Scoring) -> Row:
     steps = read_transcript(candidate.trace)
     samples: list[Row] = []
     for number in range(1, scoring.samples + 1) if steps else ():
-        verdicts, differing = await _pass(candidate, steps, scoring)
+        verdicts, prompts, differing = await _pass(candidate, steps, scoring)
         label = number if scoring.samples > 1 else None
         samples += [
-            verdict_row(step, verdict, step.index in differing, label)
+            verdict_row(step, verdict, prompts.get(step.index, []), step.index in differing, label)
             for step, verdict in zip(steps, verdicts, strict=True)
         ]
     return {"task_id": candidate.task_id, "answer": candidate.answer, "samples": samples}
@@ -120,9 +121,12 @@ async def _work(
         outage.count(row)
 
 
-async def _pass(candidate: Candidate, steps: list[Step], scoring: Scoring) -> tuple[list[Verdict], set[int]]:
-    """The verdicts of one pass, and the indices of the steps whose replay showed something else."""
+async def _pass(
+    candidate: Candidate, steps: list[Step], scoring: Scoring
+) -> tuple[list[Verdict], dict[int, list[Message]], set[int]]:
+    """Of one pass: verdicts, prompts by step index, and the indices of the steps whose replay showed something else."""
     differing: set[int] = set()
+    prompts: dict[int, list[Message]] = {}
 
     def compare(step: Step, result: ExecutionResult) -> None:
         if result.status is not StepStatus.INFRA_ERROR and not same_output(step, result):
@@ -138,8 +142,9 @@ async def _pass(candidate: Candidate, steps: list[Step], scoring: Scoring) -> tu
         tamper_policy=scoring.tamper_policy,
         strict=False,  # another machine's trajectory: its observations stand, whatever the code shows here
         on_replay=compare,
+        on_verdict=lambda step, record: prompts.update({step.index: record.prompt}),
     )
-    return verdicts, differing
+    return verdicts, prompts, differing
 
 
 def _plain(text: str) -> str:
