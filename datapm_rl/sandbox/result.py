@@ -16,11 +16,14 @@ class ExecutionResult:
     """The result of one piece of code.
 
     `stdout`: what it printed (stdout and stderr interleaved), possibly shortened in the middle.
-    `value`: repr of the last expression, None if there is none. `error`: the traceback, from the user's frames
-    only, or why the step was stopped. `wall_s`: seconds of execution, queueing and the answering of calls excluded.
-    `cause`: set for INFRA_ERROR alone. `rolled_back`: the step was stopped; variables and files are as before it.
-    `undoes_previous`: and as before the step before it, whose state ends when it is continued. `tampered`: what of
-    pandas, NumPy and the like was not the real thing when the code started; looked for on request, in a branch's first run.
+    `value`: repr of the last expression, None if there is none.
+    `error`: the traceback, from the user's frames only, or why the step was stopped.
+    `wall_s`: seconds of execution, queueing and the answering of calls excluded.
+    `cause`: set for INFRA_ERROR alone.
+    `rolled_back`: the step was stopped; variables and files are as before it.
+    `undoes_previous`: and as before the step before it, whose state ends when it is continued.
+    `tampered`: what of pandas, NumPy and the like was not the real thing when the code started; looked for on request,
+    in a branch's first run.
     """
 
     status: StepStatus
