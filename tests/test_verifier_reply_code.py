@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from datapm_rl.verifier.reply import Reply, read_reply, unfenced
+from datapm_rl.dialects.fence import unfenced
+from datapm_rl.verifier.reply import Reply, read_reply
 
 pytestmark = pytest.mark.unit
 

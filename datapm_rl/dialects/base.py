@@ -8,16 +8,15 @@ prints can end the observation or forge a turn.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from datapm_rl.dialects.escape import escape_tags, printable
+from datapm_rl.dialects.fence import unfenced
 from datapm_rl.sandbox.result import ExecutionResult
 from datapm_rl.trajectory import Task
 
-_FENCE = re.compile(r"^[ \t]*```(?:python3?|py)?[ \t]*\n?(.*?)(?:```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _CUT = "\n...\n"
 
 
@@ -70,7 +69,7 @@ class Dialect:
             return Turn(thought, problem=f"</{tag}> without <{tag}>")
         if not ends_code and f"<{self.code_tag}>" in before:
             return Turn(thought, problem=f"<{self.code_tag}> is not closed")
-        content = _unfence(content) if ends_code else content.strip()
+        content = unfenced(content) if ends_code else content.strip()
         if not content.strip():
             return Turn(thought, problem=f"<{tag}> is empty")
         return Turn(thought, code=content) if ends_code else Turn(thought, answer=content)
@@ -117,9 +116,3 @@ class Dialect:
             if f"<{tag}>" in text:
                 return f"<{tag}> is not closed"
         return "neither code nor answer"
-
-
-def _unfence(content: str) -> str:
-    """Code inside its Markdown fence if it has one; the newlines around it go, its indentation stays."""
-    fenced = _FENCE.search(content)
-    return (fenced.group(1) if fenced else content).strip("\n").rstrip()

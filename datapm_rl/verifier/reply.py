@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datapm_rl.dialects.escape import escape_tags, printable
+from datapm_rl.dialects.fence import unfenced
 
 RATIONALE_CHARS = 2000
 """Characters that are kept of a rationale, and of a reply that ran on until it was cut off."""
@@ -32,8 +33,6 @@ _SCORES = {  # ASCII, no signs: float() would read digits of other scripts as we
     "ternary": re.compile(r"0(?:\.0+)?|0?\.50*|1(?:\.0+)?"),
     "binary": re.compile(r"0(?:\.0+)?|1(?:\.0+)?"),
 }
-_FENCE = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)?[ \t]*\n?", re.MULTILINE)
-_FENCE_END = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
 _AFTER_VERDICT = re.compile(r"[\s*]*(?:```\s*)?")  # Markdown around the tags says nothing
 
 
@@ -85,16 +84,6 @@ def read_reply(text: str, finish: str, scores: str = "ternary", *, runs_code: bo
         return Reply(_sayable(text[:RATIONALE_CHARS] if finish == "length" else text), problem=problem)
     [score] = {float(block.content) for block in blocks if block.name == "score"}
     return Reply(_sayable(text), score=score, rationale=_rationale(blocks))
-
-
-def unfenced(content: str) -> str:
-    """Code without its Markdown fence: from the first opening to the last closing, for code may hold fences itself."""
-    opening = _FENCE.search(content)
-    if opening:
-        content = content[opening.end() :].rstrip()
-        closings = [closing.start() for closing in _FENCE_END.finditer(content)]
-        content = content[: closings[-1]] if closings else content.removesuffix("```")
-    return content.strip("\n").rstrip()
 
 
 def _blocks(text: str) -> Iterator[_Block]:
