@@ -6,7 +6,7 @@ prompts, sandbox and schedule are the real ones. All contenders meet the same re
 * serial      the official loop: one verification after another, after the rollout; each in a workspace of its own where
               the code of all steps so far runs again, and each piece of the verifier's code runs on a replay of all of
               it. (Kinder than the original, which starts an interpreter and imports pandas each time.)
-* parallel    whole trajectories are verified after the rollout, so many at a time, on branches
+* parallel    after the rollout, so many verifications at a time, on branches; those of a trajectory in order
 * streaming   verification beside the rollout: step t is judged while the policy writes step t + 1. Twice: with a policy
               that takes 1.5 verifications for a turn, and with one that takes half of one
 
@@ -83,10 +83,20 @@ def stub() -> Iterator[str]:
             process.terminate()
 
 
-def verifier_of(url: str, concurrency: int) -> GenerativeVerifier:
+@contextlib.asynccontextmanager
+async def verifier_of(url: str, concurrency: int) -> AsyncIterator[GenerativeVerifier]:
     """DataPRM's loop with its defaults."""
-    chat = EndpointChat([url], model="stub", max_in_flight=concurrency)
-    return GenerativeVerifier(chat, ChatSampling(), Budget(24_000, estimate_tokens), ToolBox({}))
+    async with contextlib.aclosing(EndpointChat([url], model="stub", max_in_flight=concurrency)) as chat:
+        yield GenerativeVerifier(chat, ChatSampling(), Budget(24_000, estimate_tokens), ToolBox({}))
+
+
+class Bounded:
+    """A verifier of which so many verifications run at a time."""
+
+    name = "bounded"
+
+    def __init__(self, verifier: GenerativeVerifier, concurrency: int):
+        self.verify = Scheduler(verifier, concurrency).verify
 
 
 def request(attempt: Attempt, position: int, verdicts: Sequence[Verdict], branches: Any) -> VerificationRequest:
@@ -129,30 +139,33 @@ class _AsyncReplay:
 
 async def serial(found: Sequence[Attempt], sandbox: Sandbox, url: str) -> float:
     """Seconds per verification of the official loop."""
-    verifier, start = verifier_of(url, 1), time.monotonic()
-    for attempt in found:
-        verdicts: list[Verdict] = []
-        for position in range(len(attempt.steps)):
-            replays = Replays(sandbox, attempt, position)
-            await replays.prepare()
-            verdicts.append(await verifier.verify(request(attempt, position, verdicts, replays)))
-            replays.close()
+    start = time.monotonic()
+    async with verifier_of(url, 1) as verifier:
+        for attempt in found:
+            verdicts: list[Verdict] = []
+            for position in range(len(attempt.steps)):
+                replays = Replays(sandbox, attempt, position)
+                await replays.prepare()
+                verdicts.append(await verifier.verify(request(attempt, position, verdicts, replays)))
+                replays.close()
     return (time.monotonic() - start) / sum(len(attempt.steps) for attempt in found)
 
 
 async def parallel(
     found: Sequence[Attempt], sandbox: Sandbox, url: str, concurrency: int
 ) -> tuple[float, list[Verdict]]:
-    """(seconds of all, verdicts) of whole trajectories verified so many at a time."""
-    verifier, turns, start = verifier_of(url, concurrency), asyncio.Semaphore(concurrency), time.monotonic()
-
-    async def one(attempt: Attempt) -> list[Verdict]:
-        async with turns:
-            return await verify_replayed(
-                verifier, attempt.task, attempt.steps, sandbox, deadline_s=120, max_turns=_MAX_TURNS, strict=False
+    """(seconds of all, verdicts)."""
+    start = time.monotonic()
+    async with verifier_of(url, concurrency) as verifier:
+        bounded = Bounded(verifier, concurrency)
+        rows = await asyncio.gather(
+            *(
+                verify_replayed(
+                    bounded, attempt.task, attempt.steps, sandbox, deadline_s=600, max_turns=_MAX_TURNS, strict=False
+                )
+                for attempt in found
             )
-
-    rows = await asyncio.gather(*map(one, found))
+        )
     return time.monotonic() - start, [verdict for row in rows for verdict in row]
 
 
@@ -169,9 +182,9 @@ async def streaming(
     found: Sequence[Attempt], sandbox: Sandbox, url: str, concurrency: int, turn_s: float
 ) -> list[Streamed]:
     """So many rollouts at a time, verified while they go on; the policy takes `turn_s` for a turn."""
-    verifier, rollouts = Scheduler(verifier_of(url, concurrency), concurrency), asyncio.Semaphore(concurrency)
+    rollouts = asyncio.Semaphore(concurrency)
 
-    async def one(attempt: Attempt) -> Streamed:
+    async def one(attempt: Attempt, verifier: Scheduler) -> Streamed:
         async with rollouts:
             task, start = attempt.task, time.monotonic()
             session = await LocalSession.open(sandbox, task.data_dir, task.files)
@@ -193,15 +206,17 @@ async def streaming(
             await session.close()
             return Streamed(wall - generated, wall, judged)
 
-    return list(await asyncio.gather(*map(one, found)))
+    async with verifier_of(url, concurrency) as verifier:
+        scheduler = Scheduler(verifier, concurrency)
+        return list(await asyncio.gather(*(one(attempt, scheduler) for attempt in found)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trajectories", type=int, default=32)
+    parser.add_argument("--trajectories", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5, help="of a trajectory, at most 10")
     parser.add_argument("--concurrency", type=int, default=16, help="verifications at a time")
-    parser.add_argument("--serial", type=int, default=4, help="trajectories that the serial loop gets")
+    parser.add_argument("--serial", type=int, default=3, help="trajectories that the serial loop gets")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers there, too")
     args = parser.parse_args()
     load = os.getloadavg()[0]
@@ -236,7 +251,7 @@ def measure(
     for name in ("turns", "executions"):
         numbers[name] = statistics.mean(verdict.cost[name] for verdict in verdicts)
     for name, share in (("slow", 1.5), ("fast", 0.5)):
-        rows = asyncio.run(streaming(found, sandbox, url, concurrency, share * SECONDS * SCALE))
+        rows = asyncio.run(streaming(found[:concurrency], sandbox, url, concurrency, share * SECONDS * SCALE))
         numbers[f"streaming_{name}"] = {
             "turn_in_verifications": share,
             "lag_in_verifications": statistics.mean(row.lag_s for row in rows) / one,
