@@ -150,7 +150,8 @@ def test_broken_verifier_stops_the_run_with_a_checkpoint(run_dir):
     code, _, err = finish(start(run_dir, "run.name=broken", "prm.verifier=e2e_parts:BrokenVerifier"))
     assert code == 3, err
     assert "have no reward" in err
-    assert "no_verdicts" in err
+    assert "no_verdicts; verdicts: " in err
+    assert "x unreachable" in err
     assert "Traceback" not in err
     assert (run_dir / "broken" / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "0"
 

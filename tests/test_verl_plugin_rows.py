@@ -87,6 +87,6 @@ def test_outcome_only_equals_verls_grpo():
 def test_stop_message_lists_causes():
     import pickle
 
-    error = pickle.loads(pickle.dumps(TooManyMissing(3, {"missing/share": 0.75, "missing/deadline": 6.0})))
+    error = pickle.loads(pickle.dumps(TooManyMissing(3, 0.75, {"deadline": 6}, {"endpoint_down": 20, "no_verdict": 1})))
     assert "step 3: 75%" in str(error)
-    assert "6 x deadline" in str(error)
+    assert "6 x deadline; verdicts: 20 x endpoint_down, 1 x no_verdict" in str(error)

@@ -19,7 +19,7 @@ def wrapped(error: Exception) -> ray.exceptions.RayTaskError:
     return ray.exceptions.RayTaskError("run", "Traceback ...", error).as_instanceof_cause()
 
 
-@pytest.mark.parametrize("error", [RunStopped("x"), UserError("x"), TooManyMissing(2, {"missing/share": 1.0})])
+@pytest.mark.parametrize("error", [RunStopped("x"), UserError("x"), TooManyMissing(2, 1.0, {"x": 4}, {"y": 9})])
 def test_own_exception_is_found_behind_rays(error):
     assert type(_unwrap(wrapped(error))) is type(error)
     assert str(_unwrap(wrapped(wrapped(error)))) == str(error)

@@ -20,12 +20,23 @@ def fetch(batch: Any) -> list[Extra]:
     return [getattr(extra, "data", extra) for extra in data["extra_fields"]]
 
 
+def missing_causes(trajectories: list[Extra]) -> Counter[str]:
+    """Causes of the trajectories that have no reward."""
+    causes = (extra["reward_extra_info"]["missing_cause"] for extra in trajectories)
+    return Counter(cause for cause in causes if cause is not None)
+
+
+def verdict_causes(trajectories: list[Extra]) -> Counter[str]:
+    """Causes of the verdicts that are missing."""
+    causes = (verdict["cause"] for extra in trajectories for verdict in extra["trajectory"]["verdicts"])
+    return Counter(cause for cause in causes if cause is not None)
+
+
 def missing_metrics(trajectories: list[Extra]) -> dict[str, float]:
     """`missing/share` of trajectories without a reward, and `missing/<cause>` counts."""
-    causes = Counter(extra["reward_extra_info"]["missing_cause"] for extra in trajectories)
-    causes.pop(None, None)
+    causes = missing_causes(trajectories)
     counts = {f"missing/{cause}": float(count) for cause, count in causes.items()}
-    return {"missing/share": sum(counts.values()) / max(len(trajectories), 1), **counts}
+    return {"missing/share": causes.total() / max(len(trajectories), 1), **counts}
 
 
 def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
@@ -69,8 +80,8 @@ def verifier_metrics(trajectories: list[Extra]) -> dict[str, float]:
         metrics[f"verifier/{name}_mean"] = _mean(
             verdict["cost"][name] for verdict in verdicts if name in verdict["cost"]
         )
-    causes = Counter(verdict["cause"] for verdict in verdicts if verdict["cause"] is not None)
-    metrics.update({f"verifier/missing_{cause}": float(count) for cause, count in causes.items()})
+    for cause, count in verdict_causes(trajectories).items():
+        metrics[f"verifier/missing_{cause}"] = float(count)
     last = [
         (extra["trajectory"]["verdicts"][-1]["score"], extra["reward_extra_info"]["acc"])
         for extra in trajectories

@@ -10,15 +10,18 @@ class RunStopped(Exception):
 class TooManyMissing(Exception):
     """More trajectories than allowed have no reward in one step; the state before that step is saved."""
 
-    def __init__(self, step: int, missing: dict[str, float]):
-        self.step, self.missing = step, missing
-        causes = {name.removeprefix("missing/"): int(count) for name, count in missing.items()}
-        causes.pop("share")
-        listed = ", ".join(f"{count} x {cause}" for cause, count in sorted(causes.items(), key=lambda item: -item[1]))
+    def __init__(self, step: int, share: float, causes: dict[str, int], verdict_causes: dict[str, int]):
+        """`share` of the trajectories without a reward; counts of their causes, and of those of missing verdicts."""
+        self.arguments = (step, share, causes, verdict_causes)
+        verdicts = f"; verdicts: {_listed(verdict_causes)}" if verdict_causes else ""
         super().__init__(
-            f"step {step}: {missing['missing/share']:.0%} of the trajectories have no reward ({listed}), more than "
-            f"prm.max_missing_share allows"
+            f"step {step}: {share:.0%} of the trajectories have no reward ({_listed(causes)}{verdicts}), more than "
+            "prm.max_missing_share allows"
         )
 
     def __reduce__(self) -> tuple:
-        return (TooManyMissing, (self.step, self.missing))
+        return (TooManyMissing, self.arguments)
+
+
+def _listed(causes: dict[str, int]) -> str:
+    return ", ".join(f"{count} x {cause}" for cause, count in sorted(causes.items(), key=lambda item: -item[1]))

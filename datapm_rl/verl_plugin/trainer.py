@@ -112,7 +112,8 @@ class WatchedTrainer:
             # for whoever looks for the cause; dropped on resume, which makes this step again
             self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
             self._save_last_step()
-            raise TooManyMissing(self.global_steps, missing)
+            causes, verdicts = batch_metrics.missing_causes(trajectories), batch_metrics.verdict_causes(trajectories)
+            raise TooManyMissing(self.global_steps, share, dict(causes), dict(verdicts))
         metrics.update(missing)
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
