@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from datapm_rl.chat import Chat, ChatSampling
 from datapm_rl.chat.client import EndpointChat
@@ -49,6 +50,22 @@ def make_verifier(prm: PrmConfig, chat: Callable[[], Chat]) -> Verifier | None:
     from datapm_rl.verifier.baselines import BASELINES
 
     return BASELINES[name](chat(), sampling, budget)
+
+
+@contextlib.asynccontextmanager
+async def served_verifier(prm: PrmConfig) -> AsyncIterator[Verifier | None]:
+    """`make_verifier` over the endpoints of the settings, whose connections are closed at the end of the block."""
+    chats: list[EndpointChat] = []
+
+    def chat() -> EndpointChat:
+        chats.append(endpoint_chat(prm))
+        return chats[-1]
+
+    try:
+        yield make_verifier(prm, chat)
+    finally:
+        for each in chats:
+            await each.aclose()
 
 
 def endpoint_chat(prm: PrmConfig) -> EndpointChat:

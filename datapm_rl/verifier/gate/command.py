@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-from datapm_rl.chat.client import EndpointChat
 from datapm_rl.config import OwnConfig
 from datapm_rl.errors import UserError
 from datapm_rl.tracking.jsonl import write_atomically
@@ -19,7 +18,7 @@ from datapm_rl.verifier.gate.report import summary, table
 from datapm_rl.verifier.gate.run import RESULTS_FILE, Results, header_of, verify_set
 from datapm_rl.verifier.local import local_sandbox
 from datapm_rl.verifier.overrides import own_config
-from datapm_rl.verifier.registry import check_settings, endpoint_chat, make_verifier
+from datapm_rl.verifier.registry import check_settings, served_verifier
 
 SUMMARY_FILE = "summary.json"
 _PROGRESS_S = 5.0
@@ -83,30 +82,16 @@ def _score(path: Path, out: Path, concurrency: int, config: OwnConfig) -> None:
 async def _verify(
     trajectories: list[LabelledTrajectory], config: OwnConfig, results: Results, concurrency: int
 ) -> None:
-    chats: list[EndpointChat] = []
-
-    def chat() -> EndpointChat:
-        chats.append(endpoint_chat(config.prm))
-        return chats[-1]
-
-    verifier = make_verifier(config.prm, chat)
-    if verifier is None:
-        raise UserError("prm.verifier=none has no verdicts: name the verifier to measure")
     progress = _Progress(len(trajectories))
-    try:
+
+    def said() -> None:
+        progress.at(len(results.done), results.missing)
+
+    async with served_verifier(config.prm) as verifier:
+        if verifier is None:
+            raise UserError("prm.verifier=none has no verdicts: name the verifier to measure")
         with local_sandbox(config.sandbox) as sandbox:
-            await verify_set(
-                trajectories,
-                verifier,
-                config,
-                sandbox,
-                results,
-                concurrency,
-                lambda: progress.at(len(results.done), results.missing),
-            )
-    finally:
-        for each in chats:
-            await each.aclose()
+            await verify_set(trajectories, verifier, config, sandbox, results, concurrency, said)
 
 
 class _Progress:

@@ -17,7 +17,7 @@ from datapm_rl.verifier.aggregate import RULES
 from datapm_rl.verifier.gate.check import identity
 from datapm_rl.verifier.local import local_sandbox
 from datapm_rl.verifier.overrides import own_config
-from datapm_rl.verifier.registry import check_settings, endpoint_chat, make_verifier
+from datapm_rl.verifier.registry import check_settings, served_verifier
 from datapm_rl.verifier.release.best_of_n import best_of_n, choice_line
 from datapm_rl.verifier.release.gold import Gold, read_gold
 from datapm_rl.verifier.release.reader import Candidate, input_path, read_candidates
@@ -74,8 +74,7 @@ def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> None:
     if not left:
         return
     scoring_of = {"max_turns": config.agent.max_turns, "samples": arguments.samples}
-    verifier = make_verifier(config.prm, lambda: endpoint_chat(config.prm))
-    if verifier is None or config.prm.verifier == "reference":
+    if config.prm.verifier in ("none", "reference"):
         raise UserError(f"prm.verifier={config.prm.verifier} cannot score these files: give generative")
     check_same_settings(arguments.output_dir, identity(config.prm) | scoring_of)
     finished = 0
@@ -87,18 +86,23 @@ def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> None:
         if finished % 10 == 0 or finished == len(left):
             print(f"scored {finished} of {len(left)}", file=sys.stderr, flush=True)
 
-    with local_sandbox(config.sandbox) as sandbox:
-        scoring = Scoring(
-            verifier,
-            sandbox,
-            arguments.data_dir.resolve(),
-            concurrency=arguments.concurrency,
-            deadline_s=config.prm.deadline_s,
-            tamper_policy=config.prm.tamper_policy,
-            max_missing_share=config.prm.max_missing_share,
-            **scoring_of,
-        )
-        asyncio.run(score(left, scoring, write))
+    async def run() -> None:
+        async with served_verifier(config.prm) as verifier:
+            assert verifier is not None
+            with local_sandbox(config.sandbox) as sandbox:
+                scoring = Scoring(
+                    verifier,
+                    sandbox,
+                    arguments.data_dir.resolve(),
+                    concurrency=arguments.concurrency,
+                    deadline_s=config.prm.deadline_s,
+                    tamper_policy=config.prm.tamper_policy,
+                    max_missing_share=config.prm.max_missing_share,
+                    **scoring_of,
+                )
+                await score(left, scoring, write)
+
+    asyncio.run(run())
 
 
 def _candidates(arguments: argparse.Namespace, numbers: list[int]) -> list[Candidate]:
