@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from datapm_rl.chat import Chat, ChatSampling
 from datapm_rl.chat.client import EndpointChat
@@ -13,6 +14,7 @@ from datapm_rl.config import PrmConfig
 from datapm_rl.errors import UserError
 from datapm_rl.verifier.base import Verifier
 from datapm_rl.verifier.budget import Budget, estimate_tokens, tokenizer_count
+from datapm_rl.verifier.tools import ToolBox
 
 CHATTING = ("generative", "self_reward", "judge", "thinkprm", "genprm")
 """Verifiers that ask a language model."""
@@ -43,7 +45,6 @@ def make_verifier(prm: PrmConfig, chat: Callable[[], Chat]) -> Verifier | None:
     if name in ("generative", "self_reward"):
         from datapm_rl.verifier.prompt import PromptForm
         from datapm_rl.verifier.react import GenerativeVerifier
-        from datapm_rl.verifier.tools import ToolBox
 
         form = PromptForm(prm.environment, prm.multi_turn, prm.scores)
         return GenerativeVerifier(chat(), sampling, budget, ToolBox.from_environment(prm.tools), form, prm.rounds, name)
@@ -93,8 +94,14 @@ def check_settings(prm: PrmConfig) -> None:
         raise UserError(
             f"prm.context_tokens={prm.context_tokens} must be above prm.max_tokens={prm.max_tokens}: prompts need room"
         )
-    if prm.verifier == "discriminative" and not prm.model:
-        raise UserError("prm.verifier=discriminative needs prm.model, a Hugging Face folder")
+    for name, least, most in (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0)):
+        if not least <= getattr(prm, name) <= most:
+            raise UserError(f"prm.{name}={getattr(prm, name)} is outside [{least:g}, {most:g}]")
+    ToolBox.from_environment(prm.tools)
+    if prm.verifier in CHATTING and prm.tokenizer:
+        tokenizer_count(prm.tokenizer)
+    if prm.verifier == "discriminative" and not (prm.model and (Path(prm.model) / "config.json").is_file()):
+        raise UserError(f"prm.model={prm.model} is no folder with a config.json: give that of a discriminative PRM")
     if not 0 < prm.deadline_s <= prm.trajectory_deadline_s:
         raise UserError(
             f"prm.deadline_s={prm.deadline_s} must be above 0 and at most "
