@@ -128,9 +128,9 @@ class Trial:
         start = time.monotonic()
         result = session.run(code)
         took = time.monotonic() - start
-        limit, slack = self.sandbox.limits.wall_s, 10.0 if self.case.poisons or self.case.alone else 5.0
-        self._must(
-            took < limit + slack, f"{what} took {took:.1f} s, limit {limit:g} s ({result.status}: {result.error})"
+        limit = self.sandbox.limits.wall_s
+        self._must(  # much slack: it must end, and other work may have the cores
+            took < limit + 10, f"{what} took {took:.1f} s, limit {limit:g} s ({result.status}: {result.error})"
         )
         self._must(result.wall_s < limit + 2, f"{what} is said to have run {result.wall_s:.1f} s, limit {limit:g} s")
         return result

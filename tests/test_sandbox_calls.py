@@ -8,6 +8,7 @@ import time
 import pytest
 
 from datapm_rl.sandbox import Limits, Sandbox, calls
+from datapm_rl.sandbox.inside import kernel
 from datapm_rl.trajectory import StepStatus
 
 pytestmark = pytest.mark.unit
@@ -306,7 +307,9 @@ def test_a_session_rebuilt_from_its_log_does_not_ask_again(tmp_path):
     with Sandbox(Limits(wall_s=5), preload=(), workspace_root=tmp_path / "root") as sandbox:
         session = sandbox.session(tmp_path, ["notes.md"])
         session.run(f"x = {ASK}", lambda *_: asked.append(1) or {"text": f"reply {len(asked)}"})
-        os.kill(int(str(sandbox.health()["zygote_pid"])), 9)
+        zygote = int(str(sandbox.health()["zygote_pid"]))
+        for pid in (*kernel.descendants(zygote), zygote):  # the states too: they outlive the zygote by a moment
+            os.kill(pid, 9)
         result = session.run("x")
         assert result.value == "'reply 1'"
         assert (asked, sandbox.health()["rebuilt"], sandbox.health()["diverged"]) == ([1], 1, 0)
