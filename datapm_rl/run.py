@@ -6,7 +6,6 @@ and to one set of settings: the same command goes on where the run stopped.
 
 from __future__ import annotations
 
-import fcntl
 import signal
 import sys
 import time
@@ -31,6 +30,7 @@ from datapm_rl.resume import (
     repair_latest,
 )
 from datapm_rl.tracking.curves import draw_curves
+from datapm_rl.tracking.lock import only_process
 from datapm_rl.tracking.progress import Progress
 from datapm_rl.tracking.run_dir import RunDir, versions
 from datapm_rl.tracking.summary import summarise
@@ -51,7 +51,7 @@ def run(config: DictConfig, command: str) -> int:
     if config.run.fresh and path.exists():
         _move_aside(path)
     run_dir = RunDir(path)
-    with _lock(run_dir):
+    with only_process(run_dir.path, "run.name=NAME"):
         check_same_settings(run_dir, config)
         if is_finished(run_dir, config):
             print(f"run {config.run.name} is finished; for another one give run.name=NAME or run.fresh=true")
@@ -131,17 +131,6 @@ def _move_aside(path: Path) -> None:
     target = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}")
     path.rename(target)
     print(f"the earlier run is now {target}")
-
-
-@contextmanager
-def _lock(run_dir: RunDir) -> Iterator[None]:
-    """One process per run directory. The lock goes with the process, however it ends."""
-    with open(run_dir.path / ".lock", "w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"another process is running {run_dir.path}: wait for it, or give run.name=NAME") from error
-        yield
 
 
 @contextmanager

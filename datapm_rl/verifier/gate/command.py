@@ -12,6 +12,7 @@ from pathlib import Path
 from datapm_rl.config import OwnConfig
 from datapm_rl.errors import UserError
 from datapm_rl.tracking.jsonl import write_atomically
+from datapm_rl.tracking.lock import only_process
 from datapm_rl.tracking.progress import clock
 from datapm_rl.verifier.gate.labelled import LabelledTrajectory, read_labelled
 from datapm_rl.verifier.gate.report import summary, table
@@ -71,8 +72,9 @@ def _score(path: Path, out: Path, concurrency: int, config: OwnConfig) -> None:
     trajectories = read_labelled(path)
     header = header_of(trajectories, config)
     out.mkdir(parents=True, exist_ok=True)
-    results = Results(out / RESULTS_FILE, header)
-    asyncio.run(_verify(trajectories, config, results, concurrency))
+    with only_process(out, "another --out"):
+        results = Results(out / RESULTS_FILE, header)
+        asyncio.run(_verify(trajectories, config, results, concurrency))
     report = summary(header, trajectories, [results.done[number] for number in range(len(trajectories))])
     write_atomically(out / SUMMARY_FILE, json.dumps(report, indent=1) + "\n")
     print(table(report))

@@ -10,9 +10,11 @@ import asyncio
 import sys
 from pathlib import Path
 
+from datapm_rl.config import OwnConfig
 from datapm_rl.errors import UserError
 from datapm_rl.sandbox.workspace import data_files
 from datapm_rl.tracking.jsonl import Row, append_rows, write_atomically
+from datapm_rl.tracking.lock import only_process
 from datapm_rl.verifier.aggregate import RULES
 from datapm_rl.verifier.gate.check import identity
 from datapm_rl.verifier.local import local_sandbox
@@ -66,16 +68,23 @@ def _score(arguments: argparse.Namespace, paths: dict[int, Path]) -> None:
     turns = f"agent.max_turns={arguments.final_step_index}"
     config = own_config(["prm.verifier=generative", turns, *arguments.settings])
     check_settings(config.prm)
+    if config.prm.verifier in ("none", "reference"):
+        raise UserError(f"prm.verifier={config.prm.verifier} cannot score these files: give generative")
     candidates = _candidates(arguments, list(paths))
     _make_folder(arguments.output_dir)
+    with only_process(arguments.output_dir, "another --output-dir"):
+        _score_left(arguments, paths, config, candidates)
+
+
+def _score_left(
+    arguments: argparse.Namespace, paths: dict[int, Path], config: OwnConfig, candidates: list[Candidate]
+) -> None:
     done = {number: resume(path) for number, path in paths.items()}
     left = [each for each in candidates if str(each.task_id) not in done[each.number]]
     print(f"{len(candidates)} candidates, {len(candidates) - len(left)} of them are done", file=sys.stderr, flush=True)
     if not left:
         return
     scoring_of = {"max_turns": config.agent.max_turns, "samples": arguments.samples}
-    if config.prm.verifier in ("none", "reference"):
-        raise UserError(f"prm.verifier={config.prm.verifier} cannot score these files: give generative")
     check_same_settings(arguments.output_dir, identity(config.prm) | scoring_of)
     finished = 0
 
