@@ -130,7 +130,7 @@ def test_turn_of_a_deepanalyze_policy_is_shown_as_it_was_sampled():
         ("I do not know.", "I do not know."),
         ("<Analyze>Hm.</Analyze>", "<Analyze>Hm.</Analyze>"),
         ("<Analyze>Hm.</Analyze><Code>print(1", "<Analyze>Hm.</Analyze>&lt;Code>print(1"),
-        ("<think>Hm.</think><code>print(1", "<think>Hm.</think>&lt;code>print(1"),
+        ("<think>Hm.</think><code>print(1", "&lt;think>Hm.&lt;/think>&lt;code>print(1"),
         ("<Code> </Code>", "&lt;Code> &lt;/Code>"),
     ],
 )

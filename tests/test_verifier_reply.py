@@ -74,7 +74,6 @@ def test_binary_verifier_cannot_give_a_half():
         f"```xml\n{THOUGHT}<score>1</score>{SUMMARY}\n```\n",
         f"{THOUGHT}<score>1</score>{SUMMARY}<score>1.0</score>",
         f"{THOUGHT}<reasoning>And so.</reasoning><score>1</score>{SUMMARY}",
-        f"{THOUGHT}<score>1</score>{SUMMARY}\n<interpreter>\n<score>0</score>\n</interpreter>",
     ],
 )
 def test_verdict_is_read_in_every_clear_form(text):

@@ -92,6 +92,12 @@ async def test_deadline_of_a_trajectory_counts_what_is_late_as_missing_and_stops
     verifier = Slow(0.1)
     stream = stream_of(Scheduler(verifier, concurrency=1), "late", 5)
     verdicts = await stream.finish(0.25)
-    assert [verdict.cause for verdict in verdicts] == [None, None, "deadline", "deadline", "deadline"]
+    assert [verdict.cause for verdict in verdicts] == [
+        None,
+        None,
+        "trajectory_deadline",
+        "trajectory_deadline",
+        "trajectory_deadline",
+    ]
     await asyncio.sleep(0.15)
     assert verifier.ended == 2, "no verification goes on for a trajectory that has been counted"

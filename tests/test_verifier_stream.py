@@ -89,7 +89,11 @@ async def test_late_verdicts_are_missing_and_their_work_is_cancelled():
     for step in steps(3):
         stream.submit(step)
     got = await stream.finish(0.05)
-    assert [(v.score, v.cause) for v in got] == [(1.0, None), (None, "deadline"), (None, "deadline")]
+    assert [(v.score, v.cause) for v in got] == [
+        (1.0, None),
+        (None, "trajectory_deadline"),
+        (None, "trajectory_deadline"),
+    ]
     await asyncio.wait_for(cancelled.wait(), 5)
 
 
@@ -105,8 +109,8 @@ async def test_verifier_that_swallows_its_cancellation_does_not_count_late():
     [verdict] = await stream.finish(0.05)
     for _ in range(5):
         await asyncio.sleep(0)
-    assert verdict.cause == "deadline"
-    assert [v.cause for v in await stream.finish(1)] == ["deadline"]
+    assert verdict.cause == "trajectory_deadline"
+    assert [v.cause for v in await stream.finish(1)] == ["trajectory_deadline"]
 
 
 async def test_cancel_stops_the_work_at_once():

@@ -29,6 +29,7 @@ class Endpoint:
         self.url = _without_login(base_url)
         self.breaker = breaker
         self.in_flight = 0
+        self.rests_until = 0.0  # a time of the loop, before which others are asked first
         self._model, self._api_key = model, api_key
         self._lookup: asyncio.Task[str] | None = None
         self._takes_top_k = True

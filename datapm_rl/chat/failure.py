@@ -14,6 +14,7 @@ import openai
 from datapm_rl.errors import InfraError
 
 _MAX_WORDS = 300
+_REFUSES_S, _OVERLOADED_S, _REST_MAX_S = 30.0, 1.0, 60.0
 _ENDPOINT_AT_FAULT = frozenset({"endpoint_unreachable", "endpoint_timeout", "endpoint_error", "endpoint_malformed"})
 _RETRIED_STATUS = frozenset({408, 409, 425, 429})
 _CONTEXT_STATUS = frozenset({400, 413, 422})
@@ -39,6 +40,14 @@ class EndpointFailure(InfraError):
     def alive(self) -> bool:
         """The endpoint works, though it refused this request."""
         return self.cause not in _ENDPOINT_AT_FAULT
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds for which another endpoint, if there is one, is the better choice."""
+        if self.cause == "endpoint_rejected":  # a wrong key, no such model: more than one request will meet it
+            return _REFUSES_S
+        least = _OVERLOADED_S if self.cause == "endpoint_overloaded" else 0.0
+        return min(max(self.retry_after, least), _REST_MAX_S)
 
     def told_by(self, url: str, secret: str | None) -> EndpointFailure:
         """The same with the endpoint's address in front, on one line, cut to 300 characters, without the API key."""

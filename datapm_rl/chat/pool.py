@@ -42,14 +42,31 @@ class Pool:
         self._news = asyncio.Event()  # set, and replaced, whenever a breaker may have changed
 
     async def ask(self, call: Call) -> ChatReply:
-        """One request, as soon as a breaker and a slot let it through. `EndpointFailure`: no reply, and why."""
+        """One reply, as soon as a breaker and a slot let it through; what one endpoint refuses, the others are asked.
+
+        `EndpointFailure`: no reply from any, and why.
+        """
         while True:
             await self._until_ready(call.deadline)
             async with self._slot(call.deadline):
-                for endpoint in sorted(self._endpoints, key=lambda end: (call.failed[end], end.in_flight)):
+                failure: EndpointFailure | None = None
+                for endpoint in self._by_merit(call):
                     ticket = endpoint.breaker.admit()
-                    if ticket is not None:
+                    if ticket is None:
+                        continue
+                    try:
                         return await self._ask(endpoint, ticket, call)
+                    except EndpointFailure as error:
+                        failure = error
+                        if error.cause == "context_exceeded" or asyncio.get_running_loop().time() >= call.deadline:
+                            break
+                if failure is not None:
+                    raise failure
+
+    def _by_merit(self, call: Call) -> list[Endpoint]:
+        """First those that have not failed this call, then those that do not rest, then the least busy."""
+        now = asyncio.get_running_loop().time()
+        return sorted(self._endpoints, key=lambda end: (call.failed[end], end.rests_until > now, end.in_flight))
 
     async def aclose(self) -> None:
         """Close the connections of every endpoint."""
@@ -104,6 +121,7 @@ class Pool:
         except EndpointFailure as failure:
             alive = failure.alive
             call.failed[endpoint] += 1
+            endpoint.rests_until = asyncio.get_running_loop().time() + failure.rest_s
             raise
         finally:
             endpoint.in_flight -= 1

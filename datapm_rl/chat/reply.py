@@ -26,13 +26,15 @@ def parse_reply(body: bytes, sampling: ChatSampling, seconds: float) -> ChatRepl
         content = ""  # a reasoning model that was cut before it came to its answer
     if not isinstance(content, str):
         raise malformed(f"the reply's content is {type(content).__name__}, not text")
-    text = printable(content)
-    if finish == "stop":
-        text = text[: min((text.find(stop) for stop in sampling.stop if stop in text), default=len(text))]
+    text, stopped_at = printable(content), choice.get("stop_reason")  # vLLM's: the stop string, if it was one
+    if finish == "stop" and (included := [stop for stop in sampling.stop if stop in text]):
+        stopped_at = min(included, key=text.find)
+        text = text[: text.find(stopped_at)]
     usage = answer.get("usage") or {}
     return ChatReply(
         text=text,
         finish=finish,
+        stopped_at=stopped_at if stopped_at in sampling.stop else None,
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
         seconds=seconds,

@@ -31,7 +31,8 @@ class ChatReply:
     """One reply. `text` ends before the stop string; `finish` is "stop" or "length".
 
     Token counts are 0 where the endpoint does not tell them. `seconds` go from the call to the reply, with queueing and
-    retries. `top`: per token, candidate -> log-probability; empty unless asked for.
+    retries. `top`: per token, candidate -> log-probability; empty unless asked for. `stopped_at`: the stop string that
+    ended the text, if the endpoint tells (vLLM's `stop_reason`).
     """
 
     text: str
@@ -40,6 +41,7 @@ class ChatReply:
     completion_tokens: int
     seconds: float
     top: list[dict[str, float]] = field(default_factory=list)
+    stopped_at: str | None = None
 
 
 class Chat(Protocol):

@@ -88,9 +88,10 @@ async def verify_or_missing(verifier: Verifier, request: VerificationRequest) ->
     """`verifier.verify` within `request.deadline_s` and a little; what fails is a missing verdict with its cause."""
     try:
         return await asyncio.wait_for(verifier.verify(request), request.deadline_s + GRACE_S)
-    except asyncio.CancelledError:
-        raise
-    except Exception as error:  # the boundary: whatever a verifier raises is missing data, never a score
+    except (Exception, asyncio.CancelledError) as error:  # the boundary: it is missing data, never a score
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # it was not the verifier that raised it
         return Verdict(
             score=None,
             cause=cause_of(error),

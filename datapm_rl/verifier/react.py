@@ -62,7 +62,8 @@ class GenerativeVerifier:
             place: CodeRunner | None = None
             while True:
                 reply = await dialogue.reply(*self._stop)
-                said = read_reply(reply.text, reply.finish, self._form.scores, runs_code=self._form.environment)
+                text = reply.text + (reply.stopped_at or "")
+                said = read_reply(text, reply.finish, self._form.scores, runs_code=self._form.environment)
                 if said.score is not None:
                     return dialogue.verdict(said.score, said.rationale, self.name)
                 thinks = said.problem == NO_SCORE and not self._form.environment

@@ -62,7 +62,8 @@ class _Block:
 
 
 def read_reply(text: str, finish: str, scores: str = "ternary", *, runs_code: bool = True) -> Reply:
-    """Read a reply as it was sampled: without the stop string `</code>`, which is put back. Never raises.
+    """Read a reply as it was sampled, with the stop string `</code>` if the endpoint tells that it stopped there; where
+    it does not, the tag is put back behind code that is open. Never raises.
 
     `finish`: "stop" or "length". `scores`: "ternary" or "binary". `runs_code` False: code is talk, too.
 
@@ -71,10 +72,12 @@ def read_reply(text: str, finish: str, scores: str = "ternary", *, runs_code: bo
     >>> read_reply("<reasoning>look</reasoning><code>print(1)", "stop").used_text
     '<reasoning>look</reasoning><code>print(1)</code>'
     """
-    blocks = []
+    blocks: list[_Block] = []
     for block in _blocks(text):
         if block.name == "interpreter":
             text = text[: block.start]
+            if any(earlier.name == "score" for earlier in blocks):  # a quotation may have closed its block before
+                return Reply(_sayable(text), problem="it goes on after its score")
             break
         if block.name == "code" and runs_code and not (block.lone and finish == "length"):
             return _code(text, block)

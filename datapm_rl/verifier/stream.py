@@ -45,7 +45,7 @@ class VerdictStream:
             if self._worker is not None and self._closed is None:
                 await asyncio.wait([self._worker], timeout=deadline_s)
         finally:
-            self._close("deadline")
+            self._close("trajectory_deadline")
         late = len(self._steps) - len(self._verdicts)
         return self._verdicts + [Verdict(score=None, cause=self._closed) for _ in range(late)]
 

@@ -92,7 +92,7 @@ def _unwrap(error: ray.exceptions.RayError) -> Exception:
             continue
         if isinstance(cause, RunStopped | TooManyMissing | UserError):
             return cause
-        if isinstance(cause, ray.exceptions.RayActorError):
+        if isinstance(cause, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
             return InfraError("worker_lost", "a process of the run died (killed, or out of memory)")
         cause = cause.__cause__
     return error

@@ -3,7 +3,8 @@
 Agent code can patch pandas, NumPy or builtins in its own process, and what a verifier computes in a fork of that
 process is then false. `record` remembers functions, classes and modules in the zygote; `changed` names, in a fork,
 what was replaced: entries of modules, classes and tables of functions; a function's code, defaults and closure; names
-that now hide a builtin or an inherited method; classes of modules, bases of classes; import hooks and tracing.
+that now hide a builtin or an inherited method; classes of modules, bases of classes; hooks of imports, tracing, audits
+and forks (`hooks`).
 
 What is added (accessors, subclasses, late imports) and what is set (options, seeds, filters) is no change. Not covered:
 packages that were not loaded when `record` ran, and variables (one may be an instance of a class of the agent's). Code
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .hooks import taken, watch
 from .watched import CELL_CONTENT, CLASS_MRO, DICT_VERSION, FUNCTION, TYPE, Memory, Owner, Table, is_descriptor
 
 # Functions defined below look builtins up here, so those that an agent replaced are not called.
@@ -105,6 +107,7 @@ def record(packages: Sequence[str]) -> None:
         raise RuntimeError("the sandbox knows the memory layout of CPython 3.11 only; run it with that interpreter")
     for name in _STDLIB:
         importlib.import_module(name)
+    watch()
     _record = _Record(packages)
 
 
@@ -156,6 +159,7 @@ def _differences(namespace: dict[str, Any]) -> Iterator[str]:
         yield "sys.settrace"
     if _getprofile() is not None:
         yield "sys.setprofile"
+    yield from taken
     for name, value in namespace.items():
         if name == "__builtins__":
             replaced = value is not builtins and value is not vars(builtins)
