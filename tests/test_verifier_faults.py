@@ -122,7 +122,7 @@ async def test_outage_opens_the_breaker_and_ends_each_verification_within_its_de
     assert {verdict.score for row in rows for verdict in row} == {None}
     causes = {verdict.cause for row in rows for verdict in row}
     assert "endpoint_down" in causes
-    assert causes <= {"endpoint_down", "endpoint_error", "deadline"}
+    assert causes <= {"endpoint_down", "endpoint_error", "endpoint_timeout", "deadline"}
     assert time.monotonic() - start < 15
 
 
