@@ -105,7 +105,7 @@ def test_a_patch_by_a_thread_after_the_check_is_found(session):
     )
     with session.branch(check=True) as twin:
         result = twin.run("time.sleep(0.3); pd.DataFrame({'a': [1]}).sum()")
-        assert result.tampered == ("pandas.DataFrame.sum",)
+        assert result.tampered == ("os.register_at_fork", "pandas.DataFrame.sum")
 
 
 def test_an_interrupt_in_the_owner_ends_the_step(session):
