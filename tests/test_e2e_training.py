@@ -154,25 +154,3 @@ def test_broken_verifier_stops_the_run_with_a_checkpoint(run_dir):
     assert "x unreachable" in err
     assert "Traceback" not in err
     assert (run_dir / "broken" / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "0"
-
-
-def test_failing_sessions_are_masked_counted_and_trained_around(run_dir):
-    code, out, err = finish(
-        start(
-            run_dir,
-            "run.name=faulty",
-            "trainer.total_training_steps=2",
-            f"actor_rollout_ref.rollout.agent.agent_loop_config_path={TESTS / 'faulty_loops.yaml'}",
-        )
-    )
-    assert code == 0, out + err
-    attempts = rows(run_dir / "faulty" / "trajectories.jsonl")
-    missing = [row for row in attempts if row["reward"]["missing_cause"]]
-    assert len(attempts) == 32
-    assert missing
-    assert {row["reward"]["missing_cause"] for row in missing} == {"sandbox_lost"}
-    assert all(row["reward"]["total"] is None for row in missing)
-    trained = [row for row in rows(run_dir / "faulty" / "metrics.jsonl") if row["kind"] == "train"]
-    assert sum(row.get("missing/sandbox_lost", 0) for row in trained) == len(missing)
-    assert all(row["actor/grad_norm"] > 0 for row in trained)
-    assert "sandbox_lost" in out

@@ -32,7 +32,7 @@ SMALL = (
 def train(run_dir: Path, name: str, *overrides: str) -> list[dict]:
     """Trajectories of a small run that ends well."""
     command = [sys.executable, "-m", "datapm_rl.train", "+recipe=smoke", f"run.dir={run_dir}", f"run.name={name}"]
-    environment = {**os.environ, "WANDB_MODE": "offline"}
+    environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(TESTS)}
     done = subprocess.run(
         [*command, *SMALL, *overrides], cwd=TESTS.parent, env=environment, text=True, capture_output=True, timeout=400
     )
@@ -60,11 +60,16 @@ def endpoint():
         process.terminate()
 
 
-def test_verifier_behind_an_endpoint_runs_its_code_on_the_agents_state(run_dir, endpoint):
-    attempts = train(run_dir, "endpoint", f"prm.endpoint={endpoint}")
-    verdicts = [
-        (step, verdict) for row in attempts for step, verdict in zip(row["steps"], row["verdicts"], strict=True)
-    ]
+@pytest.fixture(scope="module")
+def endpoint_run(run_dir, endpoint) -> tuple[Path, list[dict]]:
+    """A run over the endpoint in which some sessions cannot be opened: (its folder, its trajectories)."""
+    loops = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={TESTS / 'faulty_loops.yaml'}"
+    return run_dir / "endpoint", train(run_dir, "endpoint", f"prm.endpoint={endpoint}", loops)
+
+
+def test_verifier_behind_an_endpoint_runs_its_code_on_the_agents_state(endpoint_run):
+    run, attempts = endpoint_run
+    verdicts = [pair for row in attempts for pair in zip(row["steps"], row["verdicts"], strict=True)]
     assert verdicts
     assert all(verdict["score"] in (0.0, 1.0) for _, verdict in verdicts), [v["cause"] for _, v in verdicts]
     for step, verdict in verdicts:
@@ -75,11 +80,22 @@ def test_verifier_behind_an_endpoint_runs_its_code_on_the_agents_state(run_dir, 
         assert verdict["score"] == float(loaded)
         if step["index"] == 1 and step["status"] == "ok" and "df = pd.read_csv" in step["code"]:
             assert loaded, "the code runs in the state after the step"
-    assert {0.0, 1.0} >= {verdict["score"] for _, verdict in verdicts}
-    row = training_rows(run_dir / "endpoint")[0]
+    row = training_rows(run)[0]
     assert (row["verifier/turns_mean"], row["verifier/executions_mean"]) == (2.0, 1.0)
     assert row["verifier/completion_tokens_mean"] > 0
-    assert row["verifier/missing_share"] == row["missing/share"] == 0
+    assert row["verifier/missing_share"] == 0
+
+
+def test_failing_sessions_are_masked_counted_and_trained_around(endpoint_run):
+    run, attempts = endpoint_run
+    missing = [row for row in attempts if row["reward"]["missing_cause"]]
+    assert len(attempts) == 32
+    assert missing
+    assert {row["reward"]["missing_cause"] for row in missing} == {"sandbox_lost"}
+    assert all(row["reward"]["total"] is None for row in missing)
+    trained = training_rows(run)
+    assert sum(row.get("missing/sandbox_lost", 0) for row in trained) == len(missing)
+    assert all(row["actor/grad_norm"] > 0 for row in trained)
 
 
 def test_verifier_in_verls_reward_model_pool_answers_while_the_policy_generates(run_dir, tmp_path):
