@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from sandbox_remote import Remote
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.sandbox import Limits
@@ -12,19 +13,6 @@ from datapm_rl.sandbox.client import RemoteSession
 from datapm_rl.trajectory import StepStatus
 
 pytestmark = pytest.mark.unit
-
-
-class Remote:
-    """What Ray makes of an actor, as far as the client sees it: `handle.method.remote(...)` gives an awaitable."""
-
-    def __init__(self, actor):
-        self._actor = actor
-
-    def __getattr__(self, name):
-        method = getattr(self._actor, name)
-        return type(
-            "Method", (), {"remote": staticmethod(lambda *arguments: asyncio.ensure_future(method(*arguments)))}
-        )
 
 
 class Broken:

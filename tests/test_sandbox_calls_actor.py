@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from sandbox_remote import Remote
 
 from datapm_rl.errors import InfraError
 from datapm_rl.sandbox import Limits, calling
@@ -14,17 +15,6 @@ from datapm_rl.trajectory import StepStatus
 pytestmark = pytest.mark.unit
 
 ASK = "query_document('how many?', 'notes.md')"
-
-
-class Remote:
-    """What Ray makes of an actor, as far as the client sees it."""
-
-    def __init__(self, actor):
-        self._actor = actor
-
-    def __getattr__(self, name):
-        method = getattr(self._actor, name)
-        return type("M", (), {"remote": staticmethod(lambda *arguments: asyncio.ensure_future(method(*arguments)))})
 
 
 @pytest.fixture

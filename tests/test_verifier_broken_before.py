@@ -64,6 +64,15 @@ async def test_endpoint_that_refuses_at_once_takes_no_work_from_one_that_answers
             assert len(refusing.requests) == before, "it rests while another works"
 
 
+@pytest.mark.parametrize("refusing_first", [True, False])
+async def test_refusal_by_one_endpoint_does_not_end_a_call_that_another_may_yet_answer(refusing_first):
+    async with StubEndpoint(status(404)) as refusing, StubEndpoint([status(503), "ok"]) as busy:
+        urls = [refusing.url, busy.url] if refusing_first else [busy.url, refusing.url]
+        chat = EndpointChat(urls, model="stub", retry=RetryPolicy(attempts=3, base_s=0.01, max_s=0.02))
+        async with contextlib.aclosing(chat):
+            assert (await chat.complete(SAY, ChatSampling(), 5)).text == "ok"
+
+
 async def test_refusal_by_all_endpoints_is_the_cause():
     async with (
         StubEndpoint(status(404)) as one,

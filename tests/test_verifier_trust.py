@@ -1,8 +1,7 @@
 """A step whose process has replaced functions is marked, and the policy decides what a verifier gets and says."""
 
-import asyncio
-
 import pytest
+from sandbox_remote import Remote
 
 from datapm_rl.sandbox import Limits
 from datapm_rl.sandbox.actor import SandboxActor
@@ -14,17 +13,6 @@ pytestmark = pytest.mark.unit
 
 PATCH = "pd.DataFrame.mean = lambda self, *a, **k: 42"
 CHECK = "df.mean() if isinstance(df.mean(), int) else float(df.mean()['a'])"
-
-
-class Remote:
-    """What Ray makes of an actor, as far as the client sees it."""
-
-    def __init__(self, actor):
-        self._actor = actor
-
-    def __getattr__(self, name):
-        method = getattr(self._actor, name)
-        return type("M", (), {"remote": staticmethod(lambda *arguments: asyncio.ensure_future(method(*arguments)))})
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from datapm_rl.chat.breaker import Breaker
-from datapm_rl.chat.endpoint import Endpoint
 from datapm_rl.chat.pool import Call, Pool
 from datapm_rl.chat.retry import RetryPolicy
 from datapm_rl.chat.types import ChatReply, ChatSampling, Message
@@ -69,6 +68,8 @@ class EndpointChat:
     def _pool(self) -> Pool:
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
+            from datapm_rl.chat.endpoint import Endpoint  # and with it openai, which takes half a second
+
             for ended in [other for other in self._pools if other.is_closed()]:
                 del self._pools[ended]
             endpoints = [Endpoint(url, self._model, self._api_key, self._breaker()) for url in self._base_urls]

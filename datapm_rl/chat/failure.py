@@ -7,11 +7,12 @@ import math
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
-
-import openai
+from typing import TYPE_CHECKING, Any
 
 from datapm_rl.errors import InfraError
+
+if TYPE_CHECKING:
+    import openai  # takes half a second, which a check of settings need not
 
 _MAX_WORDS = 300
 _REFUSES_S, _OVERLOADED_S, _REST_MAX_S = 30.0, 1.0, 60.0

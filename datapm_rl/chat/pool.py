@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from datapm_rl.chat.breaker import BreakerState
-from datapm_rl.chat.endpoint import Endpoint
 from datapm_rl.chat.failure import EndpointFailure
 from datapm_rl.chat.types import ChatReply, ChatSampling, Message
+
+if TYPE_CHECKING:
+    from datapm_rl.chat.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +47,12 @@ class Pool:
     async def ask(self, call: Call) -> ChatReply:
         """One reply, as soon as a breaker and a slot let it through; what one endpoint refuses, the others are asked.
 
-        `EndpointFailure`: no reply from any, and why.
+        `EndpointFailure`: no reply from any, and why; of several reasons the one that may pass soonest.
         """
         while True:
             await self._until_ready(call.deadline)
             async with self._slot(call.deadline):
-                failure: EndpointFailure | None = None
+                failures: list[EndpointFailure] = []
                 for endpoint in self._by_merit(call):
                     ticket = endpoint.breaker.admit()
                     if ticket is None:
@@ -57,11 +60,11 @@ class Pool:
                     try:
                         return await self._ask(endpoint, ticket, call)
                     except EndpointFailure as error:
-                        failure = error
+                        failures.append(error)
                         if error.cause == "context_exceeded" or asyncio.get_running_loop().time() >= call.deadline:
                             break
-                if failure is not None:
-                    raise failure
+                if failures:
+                    raise min(failures, key=lambda failure: (not failure.retried, failure.retry_after))
 
     def _by_merit(self, call: Call) -> list[Endpoint]:
         """First those that have not failed this call, then those that do not rest, then the least busy."""

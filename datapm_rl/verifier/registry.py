@@ -6,13 +6,13 @@ import contextlib
 import importlib
 import os
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 from datapm_rl.chat import Chat, ChatSampling
 from datapm_rl.chat.client import EndpointChat
 from datapm_rl.config import PrmConfig
 from datapm_rl.errors import UserError
 from datapm_rl.verifier.base import Verifier
+from datapm_rl.verifier.baselines.discriminative import DiscriminativeVerifier, check_folder
 from datapm_rl.verifier.budget import Budget, estimate_tokens, tokenizer_count
 from datapm_rl.verifier.tools import ToolBox
 
@@ -34,8 +34,6 @@ def make_verifier(prm: PrmConfig, chat: Callable[[], Chat]) -> Verifier | None:
 
         return ReferenceVerifier()
     if name == "discriminative":
-        from datapm_rl.verifier.baselines.discriminative import DiscriminativeVerifier
-
         return DiscriminativeVerifier(prm.model)
     if name not in CHATTING:
         return _of_class(name)
@@ -100,8 +98,8 @@ def check_settings(prm: PrmConfig) -> None:
     ToolBox.from_environment(prm.tools)
     if prm.verifier in CHATTING and prm.tokenizer:
         tokenizer_count(prm.tokenizer)
-    if prm.verifier == "discriminative" and not (prm.model and (Path(prm.model) / "config.json").is_file()):
-        raise UserError(f"prm.model={prm.model} is no folder with a config.json: give that of a discriminative PRM")
+    if prm.verifier == "discriminative":
+        check_folder(prm.model)
     if not 0 < prm.deadline_s <= prm.trajectory_deadline_s:
         raise UserError(
             f"prm.deadline_s={prm.deadline_s} must be above 0 and at most "

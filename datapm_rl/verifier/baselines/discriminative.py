@@ -24,6 +24,12 @@ from datapm_rl.verifier.dialogue import check_step
 _SPARE_TOKENS = 32  # parts that are counted one by one may take a few tokens more when they stand together
 
 
+def check_folder(folder: str | Path | None) -> None:
+    """UserError: no folder of a model, as far as can be seen without loading it."""
+    if folder is None or not (Path(folder) / "config.json").is_file():
+        raise UserError(f"prm.model={folder} is no folder with a config.json: give that of a discriminative PRM")
+
+
 class DiscriminativeVerifier:
     """See the module docstring. Scores are probabilities. Safe for many verifications at a time in one event loop."""
 
@@ -49,8 +55,7 @@ class DiscriminativeVerifier:
 
         UserError: no folder, no such model in it, or a marker that is not one of its tokens.
         """
-        if folder is None or not (Path(folder) / "config.json").is_file():
-            raise UserError(f"prm.model={folder} is no folder with a config.json: give that of a discriminative PRM")
+        check_folder(folder)
         from datapm_rl.verifier.baselines.step_models import StepModel  # torch, only where it is used
 
         self._model = StepModel(str(folder), kind, separator, good, bad, device)
