@@ -71,6 +71,12 @@ class AgentConfig:
     """Seconds to wait for one turn of the rollout server; beyond them the trajectory is missing."""
     observation_chars: int = 2048
     """Characters of one observation; the middle is cut beyond them."""
+    group_deadline_s: float = 3600.0
+    """Seconds for a group, from its start: a member that is not ready by then is missing, the others are trained on."""
+    refills: int = 1
+    """How often a member whose reward is missing is sampled again."""
+    quarantine_after: int = 3
+    """Groups of one task with fewer than two scored members after which the task is not sampled any more."""
 
 
 @dataclass
@@ -83,6 +89,8 @@ class PrmConfig:
     `package.module:Class`."""
     beta: float = 0.5
     """Weight of the process reward, eq. 8: r = (1 - beta) * outcome + beta * mean(step scores)."""
+    credit: str = "trajectory"
+    """What an advantage belongs to: `trajectory` (eq. 9, the paper) or `step` (reward-to-go of the step scores)."""
     endpoint: str | None = None
     """Who serves the model: OpenAI-compatible addresses (http://host:port/v1, several with commas), or `pool` (verl's
     reward_model pool). None takes OPENAI_BASE_URL. The key is OPENAI_API_KEY. Not for discriminative, nor, in
@@ -127,6 +135,18 @@ class PrmConfig:
     """Quadratic weighted kappa of the gate below which training refuses to start."""
     min_silent_recall: float | None = None
     """Share of silent errors found by the gate below which training refuses to start."""
+
+
+@dataclass
+class OverlongConfig:
+    """What a trajectory that fills its budget of tokens is worth (DAPO, section 3.4)."""
+
+    policy: str = "none"
+    """`none`; `mask`: cut off by the token budget means not trained on; `shape`: a penalty that grows in the buffer."""
+    buffer_tokens: int = 1024
+    """shape: tokens before data.max_response_length over which the penalty grows from 0 to `penalty`."""
+    penalty: float = 1.0
+    """shape: largest deduction from r_total."""
 
 
 @dataclass
@@ -178,6 +198,7 @@ class OwnConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     agent: AgentConfig = field(default_factory=AgentConfig)
     prm: PrmConfig = field(default_factory=PrmConfig)
+    overlong: OverlongConfig = field(default_factory=OverlongConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
 
 
