@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapm_rl.algorithm import broadcast_to_tokens, group_normalised_advantage
+from datapm_rl.algorithm import broadcast_to_tokens, group_normalised_advantage, has_no_signal
 
 pytestmark = pytest.mark.unit
 settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
@@ -115,3 +115,25 @@ def test_all_masked_batch_is_zero():
 def test_observation_tokens_get_nothing():
     got = broadcast_to_tokens(torch.tensor([2.0, -1.0]), torch.tensor([[1, 0, 1], [1, 1, 0]]))
     assert got.tolist() == [[2, 0, 2], [-1, -1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "nothing"),
+    [
+        ([], True),
+        ([1.0], True),
+        ([1.0, None, None], True),  # one scored member compares with nobody
+        ([0.85, 0.8500001, 0.85], True),  # float noise
+        ([0.0, None, 0.0], True),
+        ([1.0, None, 0.0], False),
+        ([0.5, 0.5, 0.75], False),
+    ],
+)
+def test_group_without_signal_is_told_from_one_with(rewards, nothing):
+    assert has_no_signal(rewards) is nothing
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1, width=32)), min_size=1, max_size=8))
+def test_no_signal_is_exactly_an_advantage_of_zero_for_all(rewards):
+    got = advantage([reward or 0.0 for reward in rewards], scored=[reward is not None for reward in rewards])
+    assert (got == 0).all().item() is has_no_signal(rewards)

@@ -60,8 +60,18 @@ def all_equal(values: Sequence[float]) -> bool:
     return max(values) - min(values) <= EQUAL * max(1.0, max(map(abs, values)))
 
 
+def has_no_signal(rewards: Sequence[float | None]) -> bool:
+    """Whether a group teaches nothing: fewer than two members are scored (None: missing), or all scored are equal.
+
+    Each estimator gives exactly 0 to every member of such a group. DAPO's dynamic sampling (section 3.2) puts another
+    prompt in its place.
+    """
+    scored = [reward for reward in rewards if reward is not None]
+    return len(scored) < 2 or all_equal(scored)
+
+
 def _normalised(rewards: list[float], normalise_std: bool) -> list[float]:
-    if len(rewards) < 2 or all_equal(rewards):
+    if has_no_signal(rewards):
         return [0.0] * len(rewards)
     mean = math.fsum(rewards) / len(rewards)
     centred = [reward - mean for reward in rewards]

@@ -30,7 +30,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-from datapm_rl.algorithm.group_advantage import all_equal
+from datapm_rl.algorithm.group_advantage import has_no_signal
 
 
 def step_credit_advantage(
@@ -76,7 +76,7 @@ def _terms(rewards: list[float], steps: list[tuple[int, int]]) -> list[float]:
 def _group_advantages(terms: list[list[float]], normalise_std: bool) -> list[list[float]]:
     """A_it of one group's scored members from what their steps earned."""
     totals = [math.fsum(values) for values in terms]
-    if len(totals) < 2 or all_equal(totals):
+    if has_no_signal(totals):
         return [[0.0] * len(values) for values in terms]
     b = math.fsum(totals) / len(totals)
     earlier = math.fsum(term for values in terms for term in values[:-1])

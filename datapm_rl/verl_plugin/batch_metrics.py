@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import transfer_queue as tq
 
+from datapm_rl.algorithm import has_no_signal
+
 Extra = dict[str, Any]
 """`AgentLoopOutput.extra_fields` of one trajectory: "trajectory" and "reward_extra_info" (see `output.py`)."""
 
@@ -139,7 +141,7 @@ def _zero_variance_share(scored: list[Extra]) -> float:
     groups: dict[str, list[float]] = {}
     for extra in scored:
         groups.setdefault(extra["trajectory"]["task"]["id"], []).append(extra["reward_extra_info"]["total"])
-    return _mean(max(totals) - min(totals) < 1e-6 for totals in groups.values())
+    return _mean(has_no_signal(totals) for totals in groups.values())
 
 
 def _mean(values: Iterable[Any]) -> float:
