@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -57,7 +58,7 @@ class LocalSession:
         """Run code; never raises for what it does. `answer` answers the calls of tools that the code makes."""
         if answer is None:
             return await _in_thread(lambda: self._session.run(code))
-        loop, pending = asyncio.get_running_loop(), set[Future[dict[str, Any]]]()
+        loop, pending, over = asyncio.get_running_loop(), set[Future[dict[str, Any]]](), threading.Event()
 
         async def answered(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             return await answer(name, arguments)
@@ -65,12 +66,15 @@ class LocalSession:
         def blocking(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             future = asyncio.run_coroutine_threadsafe(answered(name, arguments), loop)
             pending.add(future)
+            if over.is_set():  # cancelled between the two lines above
+                future.cancel()
             return future.result()
 
         try:
             return await _in_thread(lambda: self._session.run(code, answer=blocking))
         finally:  # a cancelled verification does not leave its thread waiting for an answer
-            for future in pending:
+            over.set()
+            for future in list(pending):
                 future.cancel()
 
     async def probe(self, code: str, step: int | None = None, clean: bool = False) -> ExecutionResult:
