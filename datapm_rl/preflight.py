@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
+from datapm_rl.preflight_algorithm import check_algorithm
 from datapm_rl.sandbox import Limits
 from datapm_rl.verifier.gate.check import check_gate
 from datapm_rl.verifier.registry import CHATTING, check_settings, endpoint_chat
@@ -56,6 +57,7 @@ def check_config(config: DictConfig) -> None:
     for key in ("trainer.save_freq", "trainer.test_freq"):
         if not isinstance(OmegaConf.select(config, key), int):
             raise UserError(f"{key}={OmegaConf.select(config, key)} must be a whole number of steps (-1: never)")
+    _check_given(config)
     get_dialect(config.agent.dialect)
     prm = config.prm
     check_settings(prm)
@@ -94,10 +96,22 @@ def check_config(config: DictConfig) -> None:
             f"data.max_prompt_length + data.max_response_length = {tokens} tokens do not fit "
             f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={actor.ppo_max_token_len_per_gpu}: raise it"
         )
-    if config.algorithm.adv_estimator not in ("prm_grpo", "prm_grpo_step"):
+    check_algorithm(config)
+
+
+def _check_given(config: DictConfig) -> None:
+    """All paths that the recipe needs and were not given, in one sentence."""
+    needed = {}
+    if config.trainer.device != "cpu":
+        needed["tasks.path"] = "a task file (JSON lines) with a train split"
+        needed["policy.path"] = "the policy's Hugging Face folder"
+    if config.prm.endpoint == "pool":
+        needed["prm.model"] = "the verifier's Hugging Face folder"
+    missing = [f"{key}=PATH ({what})" for key, what in needed.items() if OmegaConf.select(config, key) is None]
+    if missing:
         raise UserError(
-            f"algorithm.adv_estimator={config.algorithm.adv_estimator} does not know missing rewards: "
-            "use prm_grpo (trajectory credit) or prm_grpo_step"
+            f"{config.run.name} needs {', '.join(missing)}: add what is named here to the command"
+            + ("" if config.trainer.device == "cpu" else ", or +scale=cpu for the recipe's small twin on a CPU")
         )
 
 

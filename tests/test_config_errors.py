@@ -97,7 +97,7 @@ def test_every_recipe_composes(name):
         ("agent.max_turns", 0, "at least 1"),
         ("actor_rollout_ref.rollout.n", 1, "at least 2"),
         ("data.train_batch_size", 15, "ppo_mini_batch_size"),
-        ("algorithm.adv_estimator", "grpo", "prm_grpo"),
+        ("algorithm.adv_estimator", "grpo", "prm.credit"),
         ("prm.max_missing_share", 0.0, "(0, 1]"),
     ],
 )

@@ -64,7 +64,7 @@ def test_masked_member_does_not_vote():
     rewards[:, 2] = torch.tensor([1.0, 1.0, 0.0, 0.0])
     mask = torch.ones(4, 3)
     mask[1] = 0
-    advantage, _ = get_adv_estimator_fn("prm_grpo")(
+    advantage, _ = get_adv_estimator_fn("prm_grpo_trajectory")(
         token_level_rewards=rewards, response_mask=mask, config={"norm_adv_by_std_in_grpo": False}, index=["g"] * 4
     )
     np.testing.assert_allclose(advantage[:, 2], [2 / 3, 0, -1 / 3, -1 / 3], atol=1e-6)
@@ -77,7 +77,7 @@ def test_outcome_only_equals_verls_grpo():
     mask = torch.ones(8, 5)
     mask[:, 2] = 0
     groups = np.array(["a"] * 4 + ["b"] * 4, dtype=object)
-    ours, _ = get_adv_estimator_fn("prm_grpo")(
+    ours, _ = get_adv_estimator_fn("prm_grpo_trajectory")(
         token_level_rewards=rewards, response_mask=mask, config={"norm_adv_by_std_in_grpo": True}, index=groups
     )
     verls, _ = compute_grpo_outcome_advantage(rewards, mask, groups)

@@ -7,5 +7,13 @@ from datapm_rl.reward.combine import (
     total_reward,
     trajectory_reward,
 )
+from datapm_rl.reward.overlong import overlong_share
 
-__all__ = ["TrajectoryReward", "override_final_step", "step_rewards", "total_reward", "trajectory_reward"]
+__all__ = [
+    "TrajectoryReward",
+    "overlong_share",
+    "override_final_step",
+    "step_rewards",
+    "total_reward",
+    "trajectory_reward",
+]

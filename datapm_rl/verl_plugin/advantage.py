@@ -1,4 +1,4 @@
-"""The project's estimators under verl's names: `algorithm.adv_estimator=prm_grpo | prm_grpo_step`.
+"""The project's estimators under verl's names: `prm_grpo_trajectory` and `prm_grpo_step` (`prm.credit` chooses).
 
 verl calls an estimator with the step rewards of `output.py` (their sum is r_total), the response mask and the group
 of each row, and takes back advantages [bsz, response_length]. A row without model tokens (missing reward, or verl's
@@ -16,8 +16,8 @@ from datapm_rl.algorithm.group_advantage import broadcast_to_tokens, group_norma
 from datapm_rl.algorithm.step_credit import step_credit_advantage
 
 
-@register_adv_est("prm_grpo")
-def prm_grpo(
+@register_adv_est("prm_grpo_trajectory")
+def prm_grpo_trajectory(
     token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any = None, index: Any = None, **_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Trajectory credit (eq. 9): the group-normalised r_total on each model token. Shapes [bsz, response_length]."""

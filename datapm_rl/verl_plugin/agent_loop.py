@@ -28,7 +28,7 @@ from datapm_rl.errors import InfraError, cause_of
 from datapm_rl.sandbox.client import RemoteSession
 from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, task_from_json, to_json
 from datapm_rl.verifier.stream import VerdictStream
-from datapm_rl.verl_plugin.output import RewardedOutput, missing_info
+from datapm_rl.verl_plugin.output import RewardedOutput, missing_info, with_overlong
 from datapm_rl.verl_plugin.reward_client import RewardClient
 from datapm_rl.verl_plugin.sandbox_actor import local_sandbox_name, sandbox_handle
 
@@ -54,6 +54,8 @@ class DataAgentLoop(AgentLoopBase):
             rollout.trajectory.cause = cause_of(error)
             rollout.prompt_ids = ChatTokens(self.tokenizer).prompt("", task.question)
         info = await self._reward(rollout.trajectory, kwargs["reward_model"]["ground_truth"])
+        if task.split == "train":  # validation measures answers, not lengths
+            info = with_overlong(info, rollout, self.config.overlong, self.rollout_config.response_length)
         return self._output(rollout, info)
 
     async def _rollout(

@@ -10,6 +10,8 @@ import numpy as np
 import transfer_queue as tq
 
 from datapm_rl.algorithm import has_no_signal
+from datapm_rl.reward.overlong import CUT_OFF
+from datapm_rl.verl_plugin.output import vote
 
 Extra = dict[str, Any]
 """`AgentLoopOutput.extra_fields` of one trajectory: "trajectory" and "reward_extra_info" (see `output.py`)."""
@@ -42,7 +44,7 @@ def missing_metrics(trajectories: list[Extra]) -> dict[str, float]:
 
 
 def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
-    """Means over the scored trajectories, and the verdicts of all."""
+    """Means over the scored trajectories, those left out by choice among them, and the verdicts of all."""
     scored = [extra for extra in trajectories if extra["reward_extra_info"]["missing_cause"] is None]
     infos = [extra["reward_extra_info"] for extra in scored]
     attempts = [extra["trajectory"] for extra in scored]
@@ -51,6 +53,8 @@ def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
         "reward/outcome_mean": _mean(info["acc"] for info in infos),
         "reward/process_mean": _mean(info["process"] for info in infos if info["process"] is not None),
         "reward/override_rate": _mean(info["overridden"] for info in infos),
+        "reward/overlong_share": _mean(attempt["stop_reason"] in CUT_OFF for attempt in attempts),
+        "reward/overlong_penalty_mean": _mean(info["overlong_penalty"] for info in infos),
         "agent/turns_mean": _mean(len(attempt["steps"]) for attempt in attempts),
         "agent/error_steps_mean": _mean(
             sum(step["status"] not in ("ok", "answer") for step in attempt["steps"]) for attempt in attempts
@@ -138,9 +142,9 @@ def trajectory_rows(trajectories: list[Extra], step: int) -> list[dict[str, Any]
 
 
 def _zero_variance_share(scored: list[Extra]) -> float:
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, list[float | None]] = {}
     for extra in scored:
-        groups.setdefault(extra["trajectory"]["task"]["id"], []).append(extra["reward_extra_info"]["total"])
+        groups.setdefault(extra["trajectory"]["task"]["id"], []).append(vote(extra["reward_extra_info"]))
     return _mean(has_no_signal(totals) for totals in groups.values())
 
 

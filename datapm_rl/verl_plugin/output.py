@@ -6,6 +6,8 @@ sum is r_total, so trajectory credit reads the sum, step credit reads the places
 
 A trajectory without a reward has response_mask 0 everywhere: it pays no loss, and the estimator (`advantage.py`) takes
 a row without any model token for a member that does not vote. verl's padding rows look the same, and are treated alike.
+So does a trajectory that is left out by choice (`overlong.policy=mask`): it has a reward, and `excluded` says why it is
+not used. `vote` tells the three apart from a member that counts.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+
+from datapm_rl.agent import Rollout
+from datapm_rl.reward.overlong import CUT_OFF, OVERLONG, overlong_share
 
 Info = dict[str, Any]
 
@@ -37,6 +43,8 @@ def reward_info(
         "step_rewards": step_rewards,
         "overridden": overridden,
         "missing_cause": cause,
+        "excluded": None,
+        "overlong_penalty": 0.0,
     }
 
 
@@ -47,6 +55,34 @@ def missing_info(cause: str) -> Info:
     )
 
 
+def with_overlong(info: Info, rollout: Rollout, overlong: DictConfig, limit: int) -> Info:
+    """`info` of a training trajectory under `overlong.policy`, `limit` in tokens. A missing reward stays missing.
+
+    A penalty is part of what the last step earned, so that the step rewards still sum to the total.
+    """
+    if info["missing_cause"] is not None or not info["step_rewards"]:
+        return info
+    stop_reason = rollout.trajectory.stop_reason
+    if overlong.policy == "mask" and stop_reason in CUT_OFF:
+        return {**info, "excluded": OVERLONG}
+    if overlong.policy != "shape":
+        return info
+    share = overlong_share(len(rollout.response_ids), limit, overlong.buffer_tokens, stop_reason)
+    penalty = overlong.penalty * share
+    *earlier, last = info["step_rewards"]
+    return {
+        **info,
+        "total": info["total"] - penalty,
+        "step_rewards": [*earlier, last - penalty],
+        "overlong_penalty": penalty,
+    }
+
+
+def vote(info: Info) -> float | None:
+    """The reward with which a trajectory counts in its group; None if it is missing or left out by choice."""
+    return info["total"] if info["missing_cause"] is None and info["excluded"] is None else None
+
+
 class RewardedOutput(AgentLoopOutput):
     """`AgentLoopOutput` whose row carries step rewards; see the module docstring."""
 
@@ -54,7 +90,7 @@ class RewardedOutput(AgentLoopOutput):
         row = super().as_dict()
         info: Info = self.extra_fields["reward_extra_info"]
         rewards = torch.zeros_like(row["response_mask"], dtype=torch.float32)
-        if info["missing_cause"] is None:
+        if vote(info) is not None:
             spans = [step["span"] for step in self.extra_fields["trajectory"]["steps"]]
             for (_, end), reward in zip(spans, info["step_rewards"], strict=True):
                 rewards[end - 1] += reward
