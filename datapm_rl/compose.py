@@ -35,6 +35,7 @@ OPEN_GROUPS = (
 def compose_config(overrides: list[str]) -> DictConfig:
     """The configuration for command-line `overrides`, as `python -m datapm_rl.train` takes them."""
     register_schema()
+    overrides = in_order(overrides)
     with _hydra():
         try:
             config = hydra.compose("train", overrides=[*overrides, _verl_search_path()])
@@ -50,6 +51,15 @@ def compose_config(overrides: list[str]) -> DictConfig:
         if key not in known and not opened:
             raise UserError(f"unknown key {key} in the recipe{_nearest(key, known)}: correct it there")
     return config
+
+
+def in_order(overrides: list[str]) -> list[str]:
+    """The same overrides, so that whatever is added to a recipe wins over it, and `+scale=` over both.
+
+    >>> in_order(["+scale=cpu", "run.seed=1", "+recipe=dabench"])
+    ['+recipe=dabench', 'run.seed=1', '+scale=cpu']
+    """
+    return sorted(overrides, key=lambda text: text.startswith("+scale=") - text.startswith("+recipe="))
 
 
 def recipes() -> list[str]:
@@ -87,6 +97,8 @@ def _explain(error: Exception, overrides: list[str]) -> UserError:
         key = _key(text)
         if not text.startswith(("+", "~")) and key not in known and OmegaConf.select(base, key) is None:
             return UserError(f"unknown key {key}{_nearest(key, known)} (to add a key of verl's on purpose: +{key}=...)")
+    if any(text.startswith("+scale=") for text in overrides) and "platform appears more than once" in str(error):
+        return UserError("this recipe is made for the CPU already: leave +scale=cpu out, which shrinks GPU recipes")
     reason = _first_line(error.__cause__ or error)
     return UserError(f"cannot compose the configuration: {_first_line(error)} ({reason})")
 

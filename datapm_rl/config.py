@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from hydra.core.config_store import ConfigStore
 
+STAND_IN = "stand_in"
+"""Value of `prm.model` that asks for a model of the project's whose verdicts mean nothing (CPU twins of recipes)."""
+
 
 @dataclass
 class RunConfig:
@@ -96,7 +99,8 @@ class PrmConfig:
     reward_model pool). None takes OPENAI_BASE_URL. The key is OPENAI_API_KEY. Not for discriminative, nor, in
     training, for self_reward."""
     model: str | None = None
-    """The model's name at the endpoint; None takes the one it lists. discriminative: a Hugging Face folder."""
+    """The model's name at the endpoint; None takes the one it lists. discriminative, pool: a Hugging Face folder;
+    pool: or `stand_in`, a tiny model that runs a fixed piece of code and gives a fixed verdict."""
     rounds: int = 10
     """Rounds K of one verification (eq. 4): replies of the verifier, the last one with the verdict."""
     environment: bool = True

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from datapm_rl.config import STAND_IN
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.preflight_algorithm import check_algorithm
+from datapm_rl.preflight_placement import check_given, check_placement
 from datapm_rl.sandbox import Limits
 from datapm_rl.verifier.gate.check import check_gate
 from datapm_rl.verifier.registry import CHATTING, check_settings, endpoint_chat
@@ -57,7 +59,7 @@ def check_config(config: DictConfig) -> None:
     for key in ("trainer.save_freq", "trainer.test_freq"):
         if not isinstance(OmegaConf.select(config, key), int):
             raise UserError(f"{key}={OmegaConf.select(config, key)} must be a whole number of steps (-1: never)")
-    _check_given(config)
+    check_given(config)
     get_dialect(config.agent.dialect)
     prm = config.prm
     check_settings(prm)
@@ -99,22 +101,6 @@ def check_config(config: DictConfig) -> None:
     check_algorithm(config)
 
 
-def _check_given(config: DictConfig) -> None:
-    """All paths that the recipe needs and were not given, in one sentence."""
-    needed = {}
-    if config.trainer.device != "cpu":
-        needed["tasks.path"] = "a task file (JSON lines) with a train split"
-        needed["policy.path"] = "the policy's Hugging Face folder"
-    if config.prm.endpoint == "pool":
-        needed["prm.model"] = "the verifier's Hugging Face folder"
-    missing = [f"{key}=PATH ({what})" for key, what in needed.items() if OmegaConf.select(config, key) is None]
-    if missing:
-        raise UserError(
-            f"{config.run.name} needs {', '.join(missing)}: add what is named here to the command"
-            + ("" if config.trainer.device == "cpu" else ", or +scale=cpu for the recipe's small twin on a CPU")
-        )
-
-
 def _check_served(config: DictConfig) -> None:
     """Whether someone answers a verifier that asks a model: endpoints, verl's reward-model pool, or the policy."""
     prm, pool = config.prm, config.reward.reward_model
@@ -127,7 +113,8 @@ def _check_served(config: DictConfig) -> None:
         raise UserError(
             "prm.endpoint=pool needs verl's reward-model pool, awake while the policy generates: add +prm_pool=verl"
         )
-    check_model_folder(Path(str(prm.model)), key="prm.model")
+    if prm.model != STAND_IN:
+        check_model_folder(Path(str(prm.model)), key="prm.model")
 
 
 def _check_sandbox(sandbox: DictConfig) -> None:
@@ -155,9 +142,10 @@ def check_machine(config: DictConfig, run_parent: Path) -> None:
         raise UserError(f"{existing} is not writable: choose another run.dir")
     if config.trainer.device == "cuda" and not _has_gpu():
         raise UserError(
-            "this recipe needs GPUs (trainer.device=cuda) and this machine shows none: run it on a GPU node, or run "
-            "+recipe=quickstart here"
+            "this recipe needs GPUs (trainer.device=cuda) and this machine shows none: run it on a GPU node, or its "
+            "small twin here, with +scale=cpu"
         )
+    check_placement(config)
     free = shutil.disk_usage(existing).free / 1e9
     if free < MIN_FREE_GB:
         raise UserError(f"{existing} has {free:.1f} GB free, a run needs {MIN_FREE_GB:g}: free some or set run.dir")

@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from datapm_rl.benchmarks.task_file import load_tasks
+from datapm_rl.config import STAND_IN
 from datapm_rl.errors import UserError
 from datapm_rl.preflight import check_model_folder
 from datapm_rl.trajectory import Task
@@ -66,6 +67,16 @@ def prepare_policy(config: DictConfig, tasks: list[Task], cache: Path, say: Say)
     )
     training = [task for task in tasks if task.split == "train"]
     return build_policy(cache / "policies", tasks=training, seed=config.run.seed, sft=sft, report=say).resolve()
+
+
+def prepare_verifier(config: DictConfig, cache: Path, say: Say) -> str | None:
+    """`prm.model`, where `stand_in` is the folder of the model that stands in for the verifier's."""
+    if config.prm.model != STAND_IN or config.prm.endpoint != "pool":
+        return config.prm.model
+    from datapm_rl.policy.stand_in_prm import build_stand_in_prm
+
+    say("the verifier is a stand-in: it runs fixed code and gives a fixed verdict, which means nothing")
+    return str(build_stand_in_prm(cache).resolve())
 
 
 def _check_splits(path: Path, tasks: list[Task], wanted: list[str], config: DictConfig) -> None:

@@ -1,8 +1,9 @@
 """`python -m datapm_rl.train +recipe=NAME [key=value ...]`: prepare, train, export, report.
 
 The command is idempotent: the same command resumes an unfinished run from its last checkpoint, and says so when the
-run is finished. Exit codes: 0 finished, 2 bad input, 3 stopped by the missing-data rule, 130 stopped on request,
-1 anything else (with the path of the log).
+run is finished. Exit codes: 0 finished, 2 bad input, 3 stopped by the missing-data rule, 4 nothing left to
+train though `trainer.total_training_steps` is not reached, 130 stopped on request, 1 anything else (with the path of
+the log).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ os.environ.setdefault("VERL_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # nobody reads them without a dashboard
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: any other program would starve the run
 
-from datapm_rl.compose import CONFIG_DIR, compose_config, recipes
+from datapm_rl.compose import CONFIG_DIR, compose_config, in_order, recipes
 from datapm_rl.errors import UserError
 
 
@@ -28,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if any(text.startswith("-") for text in arguments):
-        return _hydra_flags()
+        return _hydra_flags(in_order(arguments))
     try:
         if not any(text.startswith("+recipe=") for text in arguments):
             raise UserError(f"give a recipe: +recipe=NAME, where NAME is one of {', '.join(recipes())}")
@@ -48,13 +49,14 @@ def _command(arguments: list[str]) -> str:
     return f"python -m datapm_rl.train {shlex.join(arguments)}"
 
 
-def _hydra_flags() -> int:
+def _hydra_flags(arguments: list[str]) -> int:
     """`--cfg job`, `--help` and Hydra's other flags, which print and do not train."""
     import hydra
 
     from datapm_rl.config import register_schema
 
     register_schema()
+    sys.argv[1:] = arguments
     hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base=None)(lambda config: None)()
     return 0
 

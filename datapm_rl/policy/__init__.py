@@ -6,6 +6,7 @@ tokenizer      a closed vocabulary in which every idiom, column and value is one
 rendering      conversations -> token ids and mask, in the form that the agent loop produces
 drills         exercises in copying
 model, sft     the network and its cold start
+stand_in_prm   a verifier's model whose verdicts mean nothing
 cache          `build_policy`: all of it as a Hugging Face folder, cached by content
 """
 
