@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from datapm_rl.compose import config_differences
 from datapm_rl.errors import UserError
+from datapm_rl.tracking.checkpoints import whole_steps
 from datapm_rl.tracking.run_dir import RunDir
 
 SETTINGS = "settings.yaml"
@@ -17,9 +17,6 @@ SETTINGS = "settings.yaml"
 
 MAY_CHANGE = ("trainer.total_training_steps", "run.fresh")
 """Settings in which a resumed run may differ from its beginning."""
-
-LATEST = "latest_checkpointed_iteration.txt"
-"""verl's file with the number of the newest checkpoint."""
 
 
 def check_same_settings(run_dir: RunDir, config: DictConfig) -> None:
@@ -36,7 +33,7 @@ def check_same_settings(run_dir: RunDir, config: DictConfig) -> None:
 def check_same_data(run_dir: RunDir, fingerprints: dict[str, Any]) -> None:
     """UserError if the run has a checkpoint that was trained on other tasks, files or another policy."""
     saved = run_dir.path / "fingerprints.json"
-    if not saved.is_file() or not (run_dir.checkpoints / LATEST).is_file():
+    if not saved.is_file() or not whole_steps(run_dir.checkpoints):
         return
     if json.loads(saved.read_text()) != json.loads(json.dumps(fingerprints)):
         raise UserError(
@@ -52,25 +49,12 @@ def is_finished(run_dir: RunDir, config: DictConfig) -> bool:
     return steps is not None and config.trainer.total_training_steps in (None, steps)
 
 
-def latest_checkpoint(checkpoints: Path) -> Path:
-    """Folder of the newest checkpoint."""
-    return checkpoints / f"global_step_{int((checkpoints / LATEST).read_text())}"
-
-
-def repair_latest(checkpoints: Path) -> None:
-    """verl writes the name of the newest checkpoint in place: after a kill in between, find it again."""
-    marker = checkpoints / LATEST
-    complete = sorted(
-        int(path.parent.name.removeprefix("global_step_"))
-        for path in checkpoints.glob("global_step_*/data.pt")
-        if any((path.parent / "actor").glob("model_*.pt"))
+def unreached(at: int | None, target: int) -> str | None:
+    """What to say when nothing is left to train and the newest checkpoint is of step `at`; None at the `target`."""
+    if at == target:
+        return None
+    advice = f"give trainer.total_training_steps={at}" if at and at > target else "raise trainer.total_epochs"
+    return (
+        f"nothing is left to train, but the newest checkpoint is of step {at or 0} and not of "
+        f"trainer.total_training_steps={target}: {advice}"
     )
-    if not complete:
-        marker.unlink(missing_ok=True)
-        return
-    try:
-        named = int(marker.read_text())
-    except (OSError, ValueError):
-        named = -1
-    if named not in complete:
-        marker.write_text(str(complete[-1]))

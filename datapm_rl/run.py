@@ -20,15 +20,9 @@ from datapm_rl.benchmarks.task_file import fingerprint
 from datapm_rl.errors import UserError
 from datapm_rl.export import export_checkpoint
 from datapm_rl.preflight import check_config, check_machine
-from datapm_rl.prepare import prepare_policy, prepare_tasks, total_steps, validation_splits
-from datapm_rl.resume import (
-    SETTINGS,
-    check_same_data,
-    check_same_settings,
-    is_finished,
-    latest_checkpoint,
-    repair_latest,
-)
+from datapm_rl.prepare import prepare_policy, prepare_tasks, prepare_verifier, total_steps, validation_splits
+from datapm_rl.resume import SETTINGS, check_same_data, check_same_settings, is_finished, unreached
+from datapm_rl.tracking.checkpoints import folder_of, point_to_newest
 from datapm_rl.tracking.curves import draw_curves
 from datapm_rl.tracking.lock import only_process
 from datapm_rl.tracking.progress import Progress
@@ -65,6 +59,7 @@ def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int
     tasks_path, tasks = prepare_tasks(config, parent / "cache", progress.phase)
     policy = prepare_policy(config, tasks, parent / "cache", progress.phase)
     resolved = resolve(config, tasks_path, validation_splits(config, tasks), policy)
+    resolved.prm.model = prepare_verifier(config, parent / "cache", progress.phase)
     resolved.trainer.total_training_steps = progress.total_steps = total_steps(config, tasks)
     fingerprints = {**fingerprint(tasks), "policy": policy.name}
     check_same_data(run_dir, fingerprints)
@@ -73,19 +68,35 @@ def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int
     run_dir.write_json("fingerprints.json", fingerprints)
     run_dir.write_json("versions.json", versions())
     run_dir.clear_stop()
-    repair_latest(run_dir.checkpoints)
-    progress.phase("starting Ray and the trainer (about a minute), then a first validation")
     started = time.time()
-    with _ctrl_c(run_dir):
-        code = _train(resolved, run_dir, progress, command)
-    if code:
+    if code := _reach(resolved, run_dir, progress, command):
         return code
+    target = resolved.trainer.total_training_steps
     progress.phase("exporting the final model")
-    export_checkpoint(latest_checkpoint(run_dir.checkpoints), run_dir.path / "model")
+    export_checkpoint(folder_of(run_dir.checkpoints, target), run_dir.path / "model")
     draw_curves(run_dir)
-    facts = {"steps": resolved.trainer.total_training_steps, "seconds": round(time.time() - started, 1)}
+    facts = {"steps": target, "seconds": round(time.time() - started, 1)}
     run_dir.write_json("summary.json", facts)
     print(summarise(run_dir))
+    return 0
+
+
+def _reach(config: DictConfig, run_dir: RunDir, progress: Progress, command: str) -> int:
+    """Train up to `trainer.total_training_steps`; 0 if the checkpoint of that step is there at the end."""
+    target = config.trainer.total_training_steps
+    at = point_to_newest(run_dir.checkpoints)
+    if at is not None and at >= target:
+        progress.phase(f"nothing left to train: step {at} has a checkpoint")
+    else:
+        progress.phase("starting Ray and the trainer (about a minute), then a first validation")
+        with _ctrl_c(run_dir):
+            code = _train(config, run_dir, progress, command)
+        if code:
+            return code
+        at = point_to_newest(run_dir.checkpoints)
+    if problem := unreached(at, target):
+        print(f"error: {problem}", file=sys.stderr)
+        return 4
     return 0
 
 

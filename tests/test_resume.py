@@ -7,15 +7,8 @@ from omegaconf import OmegaConf
 
 from datapm_rl.compose import compose_config
 from datapm_rl.errors import InfraError, UserError, cause_of
-from datapm_rl.resume import (
-    LATEST,
-    SETTINGS,
-    check_same_data,
-    check_same_settings,
-    is_finished,
-    latest_checkpoint,
-    repair_latest,
-)
+from datapm_rl.resume import SETTINGS, check_same_data, check_same_settings, is_finished
+from datapm_rl.tracking.checkpoints import folder_of, seal
 from datapm_rl.tracking.run_dir import RunDir
 
 pytestmark = pytest.mark.unit
@@ -31,12 +24,11 @@ def run_dir(tmp_path):
     return RunDir(tmp_path / "run")
 
 
-def checkpoint(run_dir, step, whole=True):
-    folder = run_dir.checkpoints / f"global_step_{step}"
-    (folder / "actor").mkdir(parents=True)
+def checkpoint(run_dir, step):
+    folder = folder_of(run_dir.checkpoints, step)
+    folder.mkdir(parents=True)
     (folder / "data.pt").touch()
-    if whole:
-        (folder / "actor" / "model_world_size_1_rank_0.pt").touch()
+    seal(folder)
 
 
 def test_directory_without_settings_belongs_to_nobody(run_dir, config):
@@ -57,29 +49,9 @@ def test_changed_data_is_noticed_once_something_was_trained_on_it(run_dir):
     run_dir.write_json("fingerprints.json", {"tasks": "a"})
     check_same_data(run_dir, {"tasks": "b"})
     checkpoint(run_dir, 1)
-    (run_dir.checkpoints / LATEST).write_text("1")
     check_same_data(run_dir, {"tasks": "a"})
     with pytest.raises(UserError, match="not those that"):
         check_same_data(run_dir, {"tasks": "b"})
-
-
-@pytest.mark.parametrize("marker", ["", "7", None])
-def test_lost_marker_is_found_again(run_dir, marker):
-    checkpoint(run_dir, 2)
-    checkpoint(run_dir, 3)
-    checkpoint(run_dir, 4, whole=False)
-    if marker is not None:
-        (run_dir.checkpoints / LATEST).write_text(marker)
-    repair_latest(run_dir.checkpoints)
-    assert latest_checkpoint(run_dir.checkpoints).name == "global_step_3"
-
-
-def test_good_marker_is_left_alone(run_dir):
-    checkpoint(run_dir, 2)
-    checkpoint(run_dir, 3)
-    (run_dir.checkpoints / LATEST).write_text("2")
-    repair_latest(run_dir.checkpoints)
-    assert latest_checkpoint(run_dir.checkpoints).name == "global_step_2"
 
 
 def test_run_is_finished_only_at_its_steps(run_dir, config):

@@ -3,10 +3,10 @@
 `prm_sync` is verl's synchronous v1 trainer. What this class adds hangs on verl's own per-step methods:
 
 * `_balance_batch` (first thing after sampling): too many trajectories without a reward stop the run;
-* `_compute_metrics` (last thing, before verl clears the batch): the project's metrics, one line per trajectory, and
-  then the checkpoint. verl would save before validation and metrics; a run killed in between would lose them;
+* `_compute_metrics` (last thing, before verl clears the batch): the project's metrics, one line per trajectory;
 * `_validate`: accuracy per split over the scored tasks;
-* `on_step_begin`: a requested stop (Ctrl-C in the driver) saves a checkpoint and ends the run.
+* `on_step_begin`: the checkpoint of the step before, when it is due. verl would save before validation and metrics,
+  and in async modes with rows that are trained already. A requested stop (Ctrl-C in the driver) saves and ends the run.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from datapm_rl.tracking.checkpoints import drop_old, folder_of, seal
 from datapm_rl.tracking.loggers import Tracker
 from datapm_rl.tracking.run_dir import RunDir
 from datapm_rl.verl_plugin import batch_metrics
@@ -60,7 +61,9 @@ class WatchedTrainer:
 
     def __init__(self, config: DictConfig):
         self.save_freq = config.trainer.save_freq
-        config.trainer.save_freq = -1  # saved by `_compute_metrics` instead
+        config.trainer.save_freq = -1  # saved by `on_step_begin` instead
+        self.keep = config.trainer.max_actor_ckpt_to_keep
+        config.trainer.max_actor_ckpt_to_keep = None  # verl drops an old one before the new one is whole
         # verl compares trainer_mode with its own literals in several places
         config.trainer.v1.trainer_mode = self.verl_mode
         super().__init__(config)
@@ -82,39 +85,38 @@ class WatchedTrainer:
         self.replay_buffer.workers = agent_loop_manager.agent_loop_workers
         try:
             super().fit(agent_loop_manager)
+            self.loader_state = self.train_dataloader.state_dict()
+            self._save_last_step()
         finally:
             assert self.tracker is not None
             self.tracker.close()
 
     def _save_checkpoint(self) -> None:
+        folder = folder_of(self.run_dir.checkpoints, self.global_steps)
+        shutil.rmtree(folder, ignore_errors=True)  # what a kill has left
         super()._save_checkpoint()
+        torch.save(self.loader_state, folder / "data.pt")
+        seal(folder)
         self.saved_step = self.global_steps
-        self._drop_old_checkpoints()
-
-    def _drop_old_checkpoints(self) -> None:
-        """verl drops the weights of old checkpoints that it saved since its start, and no other file of any."""
-        folders = list(self.run_dir.checkpoints.glob("global_step_*"))
-        folders.sort(key=lambda folder: int(folder.name.removeprefix("global_step_")))
-        keep = self.config.trainer.max_actor_ckpt_to_keep or len(folders)
-        for folder in folders[:-keep]:
-            shutil.rmtree(folder)
+        drop_old(self.run_dir.checkpoints, self.keep)
 
     def _save_last_step(self) -> None:
-        """Save the state after the last finished step, with the prompts of the unfinished one still ahead."""
+        """Save the state after the last finished step, with the prompts of an unfinished one still ahead."""
         last = self.global_steps - 1
         if self.saved_step == last:
             return
         self.global_steps = last
         self._save_checkpoint()
-        torch.save(self.loader_state, Path(self.config.trainer.default_local_dir) / f"global_step_{last}" / "data.pt")
         self.global_steps = last + 1
 
     def on_step_begin(self) -> None:
-        super().on_step_begin()
         self.loader_state = self.train_dataloader.state_dict()
-        if self.run_dir.stop_requested():
+        last, stop = self.global_steps - 1, self.run_dir.stop_requested()
+        if stop or (self.save_freq > 0 and last > 0 and last % self.save_freq == 0):
             self._save_last_step()
-            raise RunStopped(f"stopped on request after step {self.global_steps - 1}")
+        if stop:
+            raise RunStopped(f"stopped on request after step {last}")
+        super().on_step_begin()
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         trajectories = batch_metrics.fetch(batch)
@@ -138,9 +140,6 @@ class WatchedTrainer:
         row.update(sandbox_metrics())
         self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
         self._track(row, kind="train")
-        last = self.global_steps >= self.total_training_steps
-        if last or (self.save_freq > 0 and self.global_steps % self.save_freq == 0):
-            self._save_checkpoint()
 
     def _validate(self) -> dict[str, float]:
         metrics = super()._validate()
