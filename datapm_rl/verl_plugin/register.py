@@ -1,4 +1,4 @@
-"""Registers the CPU rollout engine with verl, and on CPU the FSDP2 engine and two patches.
+"""Registers the loss and the CPU rollout engine with verl, and on CPU the FSDP2 engine and two patches.
 
 verl imports this module (`actor_rollout_ref.model.external_lib`) in each process that builds a model config: task
 runner, trainer workers (before the engine is built), agent-loop workers.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from verl.utils.device import get_device_name
 from verl.workers.rollout import base, replica
+
+import datapm_rl.verl_plugin.policy_loss  # noqa: F401
 
 ROLLOUT_NAME = "hf_cpu"
 
