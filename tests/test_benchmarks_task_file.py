@@ -62,7 +62,7 @@ def test_blank_lines_and_odd_separators_are_no_rows(folder):
         (["{"], "tasks.jsonl:1 is not JSON"),
         ([ROW, "[1]"], "tasks.jsonl:2 is list, not a JSON object"),
         ([{k: v for k, v in ROW.items() if k != "format"}], "1 has no key 'format'"),
-        ([ROW, "", ROW], "tasks.jsonl:3: id 'q1' is already taken by line 1"),
+        ([ROW, "", ROW], "tasks.jsonl:3: id 'q1' is already taken by row 1"),
         ([ROW | {"gold": []}], "1 has no gold"),
         ([ROW | {"gold": {}}], "1 has no gold"),
         ([ROW | {"gold": [["m"]]}], "'gold' must hold"),
