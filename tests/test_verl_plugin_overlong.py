@@ -13,7 +13,8 @@ from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 import datapm_rl.verl_plugin.advantage  # noqa: F401
 from datapm_rl.agent import Rollout
 from datapm_rl.trajectory import StopReason, Task, Trajectory
-from datapm_rl.verl_plugin.batch_metrics import missing_metrics, reward_metrics
+from datapm_rl.verl_plugin.batch_metrics import reward_metrics
+from datapm_rl.verl_plugin.groups import Group
 from datapm_rl.verl_plugin.output import RewardedOutput, missing_info, reward_info, vote, with_overlong
 
 pytestmark = pytest.mark.unit
@@ -103,7 +104,9 @@ def test_all_infos_have_the_same_keys():
 def test_left_out_by_choice_is_not_missing_data():
     masked = with_overlong(info(), rollout(), overlong("mask"), limit=8)
     batch = [extra(info()), extra(masked, "context"), extra(masked, "length"), extra(missing_info("deadline"))]
-    assert missing_metrics(batch) == {"missing/share": 0.25, "missing/deadline": 1.0}
+    group = Group.of(batch)
+    assert group.missing == {"deadline": 1}
+    assert (group.failed, group.silent) == (False, True), "its rewards are there, and one voter teaches nothing"
     assert reward_metrics(batch)["reward/overlong_share"] == pytest.approx(2 / 3)
     assert reward_metrics(batch)["reward/overlong_penalty_mean"] == 0.0
 

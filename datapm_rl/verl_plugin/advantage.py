@@ -23,10 +23,9 @@ def prm_grpo_trajectory(
     """Trajectory credit (eq. 9): the group-normalised r_total on each model token. Shapes [bsz, response_length]."""
     scored = response_mask.bool().any(dim=-1)
     normalise = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-    advantage = group_normalised_advantage(
-        token_level_rewards.sum(dim=-1), list(index), scored, normalise_std=normalise
-    )
-    tokens = broadcast_to_tokens(advantage, response_mask)
+    totals = token_level_rewards.double().sum(dim=-1)  # exact: in float32 the last bit depends on the batch's padding
+    advantage = group_normalised_advantage(totals, list(index), scored, normalise_std=normalise)
+    tokens = broadcast_to_tokens(advantage.to(token_level_rewards.dtype), response_mask)
     return tokens, tokens
 
 
