@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -23,6 +25,19 @@ def check_algorithm(config: DictConfig) -> None:
     _check_loss(config)
     _check_kl(config)
     _check_rollout_correction(config)
+
+
+def check_context(config: DictConfig, folder: Path) -> None:
+    """Whether a trajectory fits the context of the policy in `folder`. The rollout server cuts a turn at its end, and
+    the agent loop would take what it got for the turn that the policy chose."""
+    model = json.loads((folder / "config.json").read_text())
+    room = model.get("text_config", model).get("max_position_embeddings")
+    whole = config.data.max_prompt_length + config.data.max_response_length
+    if isinstance(room, int) and room < whole:
+        raise UserError(
+            f"{folder} has a context of {room} tokens, fewer than data.max_prompt_length + data.max_response_length="
+            f"{whole}: lower them, or take a model with more"
+        )
 
 
 def _number(config: DictConfig, key: str) -> float:
@@ -46,6 +61,12 @@ def _check_credit(config: DictConfig) -> None:
 
 def _check_overlong(config: DictConfig) -> None:
     policy, buffer, limit = config.overlong.policy, config.overlong.buffer_tokens, config.data.max_response_length
+    room, whole = config.actor_rollout_ref.rollout.max_model_len, config.data.max_prompt_length + limit
+    if room is not None and room < whole:
+        raise UserError(
+            f"actor_rollout_ref.rollout.max_model_len={room} is below data.max_prompt_length + data.max_response_length"
+            f"={whole}: the rollout server would cut turns without saying so"
+        )
     if policy not in overlong.POLICIES:
         raise UserError(f"overlong.policy={policy!r} is none of {', '.join(overlong.POLICIES)}")
     if policy != "shape":

@@ -12,6 +12,7 @@ from datapm_rl.benchmarks.task_file import load_tasks
 from datapm_rl.config import STAND_IN
 from datapm_rl.errors import UserError
 from datapm_rl.preflight import check_model_folder
+from datapm_rl.preflight_algorithm import check_context
 from datapm_rl.trajectory import Task
 
 Say = Callable[[str], None]
@@ -52,6 +53,7 @@ def prepare_policy(config: DictConfig, tasks: list[Task], cache: Path, say: Say)
     if config.policy.path is not None:
         folder = Path(config.policy.path)
         check_model_folder(folder)
+        check_context(config, folder)
         return folder.resolve()
     if config.tasks.path is not None:
         raise UserError(
