@@ -114,7 +114,8 @@ def _problem(path: Path) -> str | None:
     if b"\0" in head:
         return "it is binary, not CSV"
     try:
-        header = next(csv.reader([head.decode("utf-8-sig")]), [])
+        line = head.decode("utf-8-sig").splitlines()[0]  # old Macs end lines with \r
+        header = next(csv.reader([line]), [])
     except (UnicodeDecodeError, csv.Error) as error:
         return f"its header cannot be read as UTF-8 CSV ({error})"
     return None if any(cell.strip() for cell in header) else "it has no header line"
