@@ -96,6 +96,7 @@ class Budget:
         return joined, [cut[at] for at in sorted(cut)]
 
 
+@functools.lru_cache(maxsize=4096)  # the parts of a conversation are counted again with each of its turns
 def estimate_tokens(text: str) -> int:
     """Tokens of a text, estimated without its tokenizer, rather too many than too few.
 
@@ -103,7 +104,7 @@ def estimate_tokens(text: str) -> int:
     break, and per 2 bytes of what is not ASCII (1.5 per Chinese character). Of Qwen's own count that is 0.95 to 1.0 on
     tables of numbers, 1.4 on Python, 2 and more on other scripts than Latin; 0.8 on random letters such as base64.
     """
-    return sum(1 for _ in _PIECE.finditer(text)) + (len(_ASCII.sub("", text).encode()) + 1) // 2
+    return len(_PIECE.findall(text)) + (len(_ASCII.sub("", text).encode()) + 1) // 2
 
 
 def tokenizer_count(folder: str) -> Count:
@@ -116,7 +117,7 @@ def tokenizer_count(folder: str) -> Count:
     except Exception as error:  # the library raises bare Exception
         raise UserError(f"no tokenizer can be read from {path} ({error}): give the folder of the model's") from error
 
-    @functools.lru_cache(maxsize=4096)  # the parts of a conversation are counted again with each of its turns
+    @functools.lru_cache(maxsize=4096)  # as above
     def count(text: str) -> int:
         return len(tokenizer.encode(text, add_special_tokens=False))
 
