@@ -33,7 +33,7 @@ class TasksConfig:
     """The questions: a task file of yours, or the builtin benchmark built with these sizes."""
 
     path: str | None = None
-    """A task file (JSON lines, see README). None builds the builtin benchmark."""
+    """A task file (JSON lines, or tasks.parquet of `python -m datapm_rl.data`). None builds the builtin benchmark."""
     tables: list[str] | None = None
     """Builtin: names of the tables to use; None is all of them."""
     train: int = 3000
@@ -44,6 +44,9 @@ class TasksConfig:
     """Builtin: number of tasks over tables that training never shows."""
     validation_splits: list[str] = field(default_factory=lambda: ["heldout", "unseen_tables"])
     """Splits of the task file to validate on; the first one is the progress line's held-out accuracy."""
+    evaluation: list[str] = field(default_factory=list)
+    """Evaluation sets: task files or prepared folders to validate on as a whole, with which training may share no data
+    file and no question. Reported by the name of the folder (`DABENCH/tasks.parquet`) or of the file."""
 
 
 @dataclass

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from datapm_rl.benchmarks.task_file import load_tasks
+from datapm_rl.benchmarks.overlap import check_apart
+from datapm_rl.benchmarks.task_file import load_tasks, task_file
 from datapm_rl.config import STAND_IN
 from datapm_rl.errors import UserError
 from datapm_rl.preflight import check_model_folder
@@ -19,10 +21,13 @@ Say = Callable[[str], None]
 
 
 def prepare_tasks(config: DictConfig, cache: Path, say: Say) -> tuple[Path, list[Task]]:
-    """The task file of the run and its tasks. Builds the builtin benchmark unless `tasks.path` is set."""
+    """The task file of the run and its tasks. Builds the builtin benchmark unless `tasks.path` is set.
+
+    UserError: too few tasks, or training shares data files or questions with what it is evaluated on.
+    """
     settings = config.tasks
     if settings.path is not None:
-        path = Path(settings.path)
+        path = task_file(settings.path)
     else:
         from datapm_rl.benchmarks.builtin import build
 
@@ -39,7 +44,23 @@ def prepare_tasks(config: DictConfig, cache: Path, say: Say) -> tuple[Path, list
         )
     tasks = load_tasks(path)
     _check_splits(path, tasks, list(settings.validation_splits), config)
+    evaluation = {path: load_tasks(path) for path in evaluation_sets(config).values()}
+    check_apart(path, tasks, settings.validation_splits, evaluation)
     return path, tasks
+
+
+def evaluation_sets(config: DictConfig) -> dict[str, Path]:
+    """`tasks.evaluation`: the name under which a set is reported -> its task file. UserError: a name for two sets."""
+    sets: dict[str, Path] = {}
+    for given in config.tasks.evaluation:
+        path = task_file(given)
+        name = re.sub(r"[^\w.-]", "_", path.parent.name if path.stem == "tasks" else path.stem)
+        if name in sets or name in ("train", "heldout", *config.tasks.validation_splits):
+            raise UserError(
+                f"tasks.evaluation: {path} would be reported as {name!r}, which is taken: rename its folder or file"
+            )
+        sets[name] = path
+    return sets
 
 
 def validation_splits(config: DictConfig, tasks: list[Task]) -> list[str]:
@@ -88,12 +109,12 @@ def _check_splits(path: Path, tasks: list[Task], wanted: list[str], config: Dict
     if counts["train"] < batch:
         raise UserError(
             f"{path} has {counts['train']} tasks of split train, fewer than data.train_batch_size={batch}: "
-            f"it has {listed}"
+            f"it has {listed}; add tasks (python -m datapm_rl.data prepares and splits them) or lower the batch"
         )
-    if wanted and not any(split in counts for split in wanted):
+    if wanted and not config.tasks.evaluation and not any(split in counts for split in wanted):
         raise UserError(
-            f"{path} has none of tasks.validation_splits={wanted}: it has {listed}; name one of these, or give some "
-            'tasks "split": "heldout"'
+            f"{path} has none of tasks.validation_splits={wanted}: it has {listed}; name one of these, split by data "
+            "file (python -m datapm_rl.data ... --heldout SHARE), or give an evaluation set (tasks.evaluation)"
         )
 
 

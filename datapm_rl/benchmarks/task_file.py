@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from datapm_rl.benchmarks.task_parquet import parquet_rows
+from datapm_rl.benchmarks.task_parquet import TASKS, parquet_rows
 from datapm_rl.benchmarks.task_row import task_of
 from datapm_rl.errors import UserError
 from datapm_rl.trajectory import Task, to_json
@@ -45,6 +45,12 @@ def load_tasks(path: str | Path, files_dir: str | Path | None = None) -> list[Ta
     if not tasks:
         raise UserError(f"{path} has no tasks: it is empty; write one task per line")
     return tasks
+
+
+def task_file(path: str | Path) -> Path:
+    """The absolute path of a task file. A folder that `python -m datapm_rl.data` wrote means its tasks.parquet."""
+    path = Path(path).expanduser().resolve()
+    return path / TASKS if (path / TASKS).is_file() else path
 
 
 def fingerprint(tasks: Iterable[Task]) -> dict[str, Any]:

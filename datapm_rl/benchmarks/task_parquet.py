@@ -21,6 +21,9 @@ from datapm_rl.dialects import Dialect
 from datapm_rl.errors import UserError
 from datapm_rl.trajectory import Task, to_json
 
+TASKS = "tasks.parquet"
+"""Name of the task file in a prepared folder."""
+
 _TEXTS = ("split", "id", "question", "format", "grader", "reference", "meta")
 
 

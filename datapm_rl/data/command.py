@@ -11,10 +11,11 @@ from typing import Any
 
 from datapm_rl import __version__
 from datapm_rl.benchmarks.overlap import Seen, content_key
-from datapm_rl.benchmarks.task_file import fingerprint, load_tasks
+from datapm_rl.benchmarks.task_file import fingerprint, load_tasks, task_file
+from datapm_rl.benchmarks.task_parquet import TASKS
 from datapm_rl.data import dabench, datamind, folder, tablebench
 from datapm_rl.data.check import Checked, check
-from datapm_rl.data.folder_out import TASKS, check_free, write_folder
+from datapm_rl.data.folder_out import check_free, write_folder
 from datapm_rl.data.source import Problem, Source
 from datapm_rl.data.split import split_by_file
 from datapm_rl.dialects import get_dialect
@@ -34,8 +35,7 @@ def run(options: argparse.Namespace) -> int:
     check_free(out, options.force)
     seen = Seen()
     for other in options.against:
-        path = task_file(Path(other))
-        seen.add(load_tasks(path), str(other))
+        seen.add(load_tasks(task_file(other)), other)
     source = READERS[options.kind].read(Path(options.source), Path(options.files) if options.files else None)
     split = _split_rule(options, source)
     rows, problems = check(source, seen)
@@ -51,13 +51,8 @@ def run(options: argparse.Namespace) -> int:
         return _facts(options, source, split, tasks, problems)
 
     tasks = write_folder(out, rows, source.name, dialect, facts)
-    print(summary(out, source, split, tasks, len({problem.where for problem in problems})))
+    print(summary(out, source, tasks, len({problem.where for problem in problems})))
     return 0
-
-
-def task_file(path: Path) -> Path:
-    """The task file that a path means: a prepared folder means its tasks.parquet."""
-    return path / TASKS if path.is_dir() else path
 
 
 def _split_rule(options: argparse.Namespace, source: Source) -> str | None:
@@ -69,6 +64,8 @@ def _split_rule(options: argparse.Namespace, source: Source) -> str | None:
                 f"{source.name} is an evaluation set: to train on a part of it give --split {BY_FILE}, which holds out "
                 "whole data files"
             )
+        if split == BY_FILE:
+            source.notes.append(f"a part of {source.name}, an evaluation set, is trained on: no benchmark results")
         return split or "heldout"
     if by_share and split not in (None, BY_FILE):
         raise UserError(f"--heldout splits by data file, --split {split} gives one split to all: give one of them")
@@ -113,7 +110,7 @@ def _facts(
     }
 
 
-def summary(out: Path, source: Source, split: str | None, tasks: list[Task], bad: int) -> str:
+def summary(out: Path, source: Source, tasks: list[Task], bad: int) -> str:
     """The table that ends a preparation."""
     files = {(task.split, file) for task in tasks for file in task.files}
     lines = [f"{source.name}: {out / TASKS}", f"  {'split':<16}{'tasks':>8}{'files':>8}  graders"]
@@ -123,7 +120,5 @@ def summary(out: Path, source: Source, split: str | None, tasks: list[Task], bad
     lines += [f"  left out {count:>5}  {reason}" for reason, count in source.left_out.items()]
     if bad:
         lines.append(f"  left out {bad:>5}  bad rows (fingerprint.json names them)")
-    if source.evaluation and split == BY_FILE:
-        lines.append(f"  {source.name} is an evaluation set: results on its heldout part are no benchmark results")
     lines += [f"  {note}" for note in source.notes]
     return "\n".join(lines)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from datapm_rl.benchmarks.task_file import load_tasks
-from datapm_rl.benchmarks.task_parquet import write_parquet
+from datapm_rl.benchmarks.task_parquet import TASKS, write_parquet
 from datapm_rl.data.check import Checked
 from datapm_rl.dialects import Dialect
 from datapm_rl.errors import UserError
 from datapm_rl.trajectory import Task
 
-TASKS, FINGERPRINT = "tasks.parquet", "fingerprint.json"
+FINGERPRINT = "fingerprint.json"
 
 
 def check_free(out: Path, force: bool) -> None:

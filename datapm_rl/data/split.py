@@ -23,7 +23,9 @@ def split_by_file(rows: list[Checked], share: float, seed: int) -> list[str]:
     for group in order:
         if len(held) + len(group) <= wanted:
             held.update(group)
-    held = held or set(min(order, key=lambda group: len(group)))
+    if not held:  # no group is that small
+        smallest = min(order, key=len)
+        held.update(smallest)
     return ["heldout" if index in held else "train" for index in range(len(rows))]
 
 

@@ -1,4 +1,4 @@
-"""Tasks as verl's dataset: one row per task, read from the project's own task file (no parquet in between).
+"""Tasks as verl's dataset: one row per task of a task file, JSON lines or parquet.
 
 A row carries the public task (what policy and verifier may see) in `extra_info` and the gold in `reward_model`, which
 only the reward manager reads.
@@ -19,11 +19,14 @@ from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.trajectory import Task, to_json
 
+_WHOLE = "*:"
+
 
 class TaskDataset(Dataset):
     """Rows for `data.train_files` / `data.val_files` entries of the form `path/to/tasks.jsonl#split`.
 
-    `#split@sampled` is the same split, to be decoded at the training temperature whatever validation does otherwise.
+    `#split@sampled` is the same split, to be decoded at the training temperature whatever validation does otherwise;
+    `#*:name` is the whole file, reported as `name`. Prompts are worded here: a parquet file's column is not read.
     """
 
     def __init__(
@@ -35,7 +38,11 @@ class TaskDataset(Dataset):
         for entry in [data_files] if isinstance(data_files, str) else list(data_files):
             path, _, source = str(entry).rpartition("#")
             split, _, sampled = source.partition("@")
-            tasks = [task for task in load_tasks(path) if task.split == split]
+            tasks = load_tasks(path)
+            if split.startswith(_WHOLE):
+                source = split.removeprefix(_WHOLE)
+            else:
+                tasks = [task for task in tasks if task.split == split]
             for task in tasks[: max_samples if max_samples > 0 else None]:
                 length = len(tokens.prompt(dialect.system_prompt, dialect.user_message(task)))
                 if length > config.max_prompt_length:
