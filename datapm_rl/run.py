@@ -16,11 +16,18 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from datapm_rl.benchmarks.task_file import fingerprint
+from datapm_rl.benchmarks.task_file import fingerprint, load_tasks
 from datapm_rl.errors import UserError
 from datapm_rl.export import export_checkpoint
 from datapm_rl.preflight import check_config, check_machine
-from datapm_rl.prepare import prepare_policy, prepare_tasks, prepare_verifier, total_steps, validation_splits
+from datapm_rl.prepare import (
+    evaluation_sets,
+    prepare_policy,
+    prepare_tasks,
+    prepare_verifier,
+    total_steps,
+    validation_splits,
+)
 from datapm_rl.resume import SETTINGS, check_same_data, check_same_settings, is_finished, unreached
 from datapm_rl.tracking.checkpoints import folder_of, point_to_newest
 from datapm_rl.tracking.curves import draw_curves
@@ -41,6 +48,7 @@ def run(config: DictConfig, command: str) -> int:
     for node, key in ((config.tasks, "path"), (config.policy, "path")):
         if node[key] is not None:  # another working directory means the same files
             node[key] = str(Path(node[key]).expanduser().resolve())
+    config.tasks.evaluation = [str(Path(path).expanduser().resolve()) for path in config.tasks.evaluation]
     path = parent / config.run.name
     if config.run.fresh and path.exists():
         _move_aside(path)
@@ -58,10 +66,13 @@ def _run(config: DictConfig, run_dir: RunDir, parent: Path, command: str) -> int
     progress = Progress(run_dir)
     tasks_path, tasks = prepare_tasks(config, parent / "cache", progress.phase)
     policy = prepare_policy(config, tasks, parent / "cache", progress.phase)
-    resolved = resolve(config, tasks_path, validation_splits(config, tasks), policy)
+    evaluation = evaluation_sets(config)
+    resolved = resolve(config, tasks_path, validation_splits(config, tasks), evaluation, policy)
     resolved.prm.model = prepare_verifier(config, parent / "cache", progress.phase)
     resolved.trainer.total_training_steps = progress.total_steps = total_steps(config, tasks)
     fingerprints = {**fingerprint(tasks), "policy": policy.name}
+    if evaluation:
+        fingerprints["evaluation"] = {name: fingerprint(load_tasks(path)) for name, path in evaluation.items()}
     check_same_data(run_dir, fingerprints)
     run_dir.write_text(SETTINGS, OmegaConf.to_yaml(config))  # now the directory belongs to these settings
     run_dir.write_text("config.yaml", OmegaConf.to_yaml(resolved, resolve=True))
@@ -122,18 +133,21 @@ def _train(config: DictConfig, run_dir: RunDir, progress: Progress, command: str
         return 1
 
 
-def resolve(config: DictConfig, tasks_path: Path, splits: list[str], policy: Path) -> DictConfig:
-    """The configuration with the run's data and model put in."""
+def resolve(
+    config: DictConfig, tasks_path: Path, splits: list[str], evaluation: dict[str, Path], policy: Path
+) -> DictConfig:
+    """The configuration with the run's data and model put in. `evaluation`: name -> task file of a whole set."""
     config = OmegaConf.create(OmegaConf.to_container(config))
     config.data.train_files = [f"{tasks_path}#train"]
     config.data.val_files = [f"{tasks_path}#{split}" for split in splits]
     if splits and not config.actor_rollout_ref.rollout.val_kwargs.do_sample:
         # greedy accuracy jumps when near-even branches flip: the main split is sampled as well
         config.data.val_files.append(f"{tasks_path}#{splits[0]}@sampled")
+    config.data.val_files += [f"{path}#*:{name}" for name, path in evaluation.items()]
     config.actor_rollout_ref.model.path = str(policy)
     agent = config.actor_rollout_ref.rollout.agent
     agent.agent_loop_config_path = agent.agent_loop_config_path or str(AGENT_LOOPS)
-    if not splits:
+    if not config.data.val_files:
         config.trainer.test_freq, config.trainer.val_before_train = -1, False
     return config
 

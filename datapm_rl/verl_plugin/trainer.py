@@ -149,7 +149,8 @@ class WatchedTrainer:
     def _val_metrics_update(
         self, data_sources: list[str], sample_uids: Any, infos: dict[str, list], turns: list[int], **_: Any
     ) -> dict[str, float]:
-        return batch_metrics.validation_metrics(data_sources, infos, turns, self.config.tasks.validation_splits[0])
+        main_split = next(iter(self.config.tasks.validation_splits), "")  # none: evaluation sets alone
+        return batch_metrics.validation_metrics(data_sources, infos, turns, main_split)
 
     def _track(self, row: dict[str, Any], kind: str) -> None:
         assert self.tracker is not None
