@@ -16,6 +16,7 @@ from datapm_rl.config import STAND_IN
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.preflight_algorithm import check_algorithm
+from datapm_rl.preflight_groups import check_groups
 from datapm_rl.preflight_placement import check_given, check_placement
 from datapm_rl.sandbox import Limits
 from datapm_rl.verifier.gate.check import check_gate
@@ -60,6 +61,7 @@ def check_config(config: DictConfig) -> None:
         if not isinstance(OmegaConf.select(config, key), int):
             raise UserError(f"{key}={OmegaConf.select(config, key)} must be a whole number of steps (-1: never)")
     check_given(config)
+    check_groups(config)
     get_dialect(config.agent.dialect)
     prm = config.prm
     check_settings(prm)

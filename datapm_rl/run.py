@@ -112,7 +112,7 @@ def _reach(config: DictConfig, run_dir: RunDir, progress: Progress, command: str
 
 
 def _train(config: DictConfig, run_dir: RunDir, progress: Progress, command: str) -> int:
-    from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+    from datapm_rl.verl_plugin.run_state import RunStopped, StepFailed
     from datapm_rl.verl_plugin.runner import train, write_traceback
 
     try:
@@ -121,7 +121,7 @@ def _train(config: DictConfig, run_dir: RunDir, progress: Progress, command: str
     except (RunStopped, KeyboardInterrupt) as error:
         print(f"{str(error) or 'stopped at once'}; to go on: {command}", file=sys.stderr)
         return 130
-    except TooManyMissing as error:
+    except StepFailed as error:
         print(f"error: {error}; a checkpoint is saved, mend the cause, then go on with: {command}", file=sys.stderr)
         return 3
     except UserError:

@@ -39,7 +39,7 @@ class Model:
         finish = self.finish if len(out) <= max_tokens else "length"
         out = out[:max_tokens]
         self.sampled.append(out)
-        return Generation(out, [-1.0] * len(out), finish, weight_version=len(self.sampled))
+        return Generation(out, [-1.0] * len(out), finish, weight_versions=(len(self.sampled), len(self.sampled)))
 
 
 class Code:

@@ -19,12 +19,13 @@ from datapm_rl.verifier.base import CodeRunner
 
 @dataclass
 class Generation:
-    """One sampled turn. `finish` is "stop", "length" or "aborted"; `weight_version` the trainer step of the weights."""
+    """One sampled turn. `finish` is "stop", "length" or "aborted"; `weight_versions`: trainer steps of the weights that
+    produced its first and its last token."""
 
     token_ids: list[int]
     logprobs: list[float]
     finish: str
-    weight_version: int = 0
+    weight_versions: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ async def run_agent(
         turn = await generate(rollout.prompt_ids + rollout.response_ids, turn_limit)
         start = len(rollout.response_ids)
         rollout.extend(turn.token_ids, 1, turn.logprobs)
-        first, last = trajectory.weight_versions or (turn.weight_version, turn.weight_version)
-        trajectory.weight_versions = (min(first, turn.weight_version), max(last, turn.weight_version))
+        first, last = trajectory.weight_versions or turn.weight_versions
+        trajectory.weight_versions = (min(first, turn.weight_versions[0]), max(last, turn.weight_versions[1]))
         if turn.finish == "aborted":
             stop, trajectory.cause = StopReason.ABORTED, "generation_aborted"
             break

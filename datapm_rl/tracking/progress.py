@@ -131,6 +131,8 @@ def step_line(row: Row, validation: Row | None, total_steps: int, seconds_left: 
         parts.append(f"ETA {clock(seconds_left)}")
     if row.get("missing/share"):
         parts.append(f"missing {percent(row['missing/share'])}")
+    if row.get("group/quarantined"):
+        parts.append(f"tasks in quarantine {row['group/quarantined']:.0f}")
     if validation:
         parts.append(accuracy_text(validation))
     return "  ".join(parts)

@@ -6,6 +6,7 @@
     fingerprints.json   hashes of data and policy
     metrics.jsonl       one row per training step and per validation (docs/metrics.md)
     trajectories.jsonl  one row per trajectory: task, steps, verdicts, reward
+    quarantine.jsonl    tasks that are not sampled any more, with causes; there only when there are some
     summary.json        facts of a finished run; there only when it is finished
     curves.png          metrics as pictures
     checkpoints/        the trainer's state, newest kept

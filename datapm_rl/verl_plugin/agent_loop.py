@@ -7,8 +7,8 @@ Data flow of `DataAgentLoop.run`, once per session of a group:
     each step:     -> RewardLoop worker, which verifies it on a branch of the session, while the next turn is sampled
     the end:       -> RewardLoop worker, which grades the answer and forms the reward (eq. 8, 10)
 
-Nothing here raises for a failed part: the trajectory comes back masked, its reward missing with a cause, so that verl
-trains on the others (docs/architecture.md, "Error model").
+Nothing here raises for a failed part: the trajectory is sampled again (`agent.refills`), or comes back masked, its
+reward missing with a cause, so that verl trains on the others (docs/architecture.md, "Error model").
 """
 
 from __future__ import annotations
@@ -28,35 +28,57 @@ from datapm_rl.errors import InfraError, cause_of
 from datapm_rl.sandbox.client import RemoteSession
 from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, task_from_json, to_json
 from datapm_rl.verifier.stream import VerdictStream
-from datapm_rl.verl_plugin.output import RewardedOutput, missing_info, with_overlong
+from datapm_rl.verl_plugin.output import Info, RewardedOutput, missing_info, with_overlong
 from datapm_rl.verl_plugin.reward_client import RewardClient
 from datapm_rl.verl_plugin.sandbox_actor import local_sandbox_name, sandbox_handle
 
 logger = logging.getLogger(__name__)
+
+GROUP_DEADLINE = "group_deadline"
+"""Cause of a member that was not ready when its group's time was up."""
 
 
 class DataAgentLoop(AgentLoopBase):
     """The agent loop that `agent_loops.yaml` names `data_agent`."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
-        task = task_from_json(json.loads(kwargs["extra_info"]["task"]))
-        session_id = int(kwargs["session_id"])
-        seed = _seed(self.config.run.seed, kwargs["global_steps"], task.id, session_id)
+        """One member of a group: sampled again when its reward is missing, given up at the group's deadline.
+
+        All members of a group start together, so each keeps the deadline for itself. Validation rows likewise.
+        """
+        agent = self.config.agent
+        deadline = asyncio.get_running_loop().time() + agent.group_deadline_s
         if "temperature" in kwargs["extra_info"]:  # a validation row that is sampled among greedy ones
             sampling_params = {**sampling_params, "temperature": kwargs["extra_info"]["temperature"]}
-        rollout = Rollout(Trajectory(task), prompt_ids=[])
+        given_up: list[str] = []
+        while True:
+            rollout, info = await self._attempt(sampling_params, deadline, attempt=len(given_up), row=kwargs)
+            cause = info["missing_cause"]
+            if cause is None or len(given_up) >= agent.refills or not _mends(cause):
+                return self._output(rollout, {**info, "given_up": given_up})
+            given_up.append(cause)
+
+    async def _attempt(
+        self, sampling_params: dict[str, Any], deadline: float, attempt: int, row: dict[str, Any]
+    ) -> tuple[Rollout, Info]:
+        """One trajectory and its reward, or what is known of them at `deadline` (of the event loop's clock)."""
+        task = task_from_json(json.loads(row["extra_info"]["task"]))
+        seed = _seed(self.config.run.seed, row["global_steps"], task.id, int(row["session_id"]), attempt)
+        tokens = ChatTokens(self.tokenizer)
+        rollout = Rollout(Trajectory(task), tokens.prompt("", task.question))
         try:
-            tokens = ChatTokens(self.tokenizer)
-            rollout = await self._rollout(task, tokens, sampling_params, seed, group=str(kwargs["uid"]))
+            async with asyncio.timeout_at(deadline) as limit:
+                rollout = await self._rollout(task, tokens, sampling_params, seed, group=str(row["uid"]))
+                info = await self._reward(rollout.trajectory, row["reward_model"]["ground_truth"])
         except Exception as error:  # the boundary: a failed part masks the trajectory, it never stops the group
-            logger.warning("trajectory of task %s lost: %r", task.id, error)
-            rollout.trajectory.stop_reason = StopReason.INFRA_ERROR
-            rollout.trajectory.cause = cause_of(error)
-            rollout.prompt_ids = ChatTokens(self.tokenizer).prompt("", task.question)
-        info = await self._reward(rollout.trajectory, kwargs["reward_model"]["ground_truth"])
+            cause = GROUP_DEADLINE if limit.expired() else cause_of(error)
+            logger.warning("trajectory of task %s lost: %s: %r", task.id, cause, error)
+            if not rollout.response_ids:
+                rollout.trajectory.stop_reason, rollout.trajectory.cause = StopReason.INFRA_ERROR, cause
+            return rollout, missing_info(cause)
         if task.split == "train":  # validation measures answers, not lengths
             info = with_overlong(info, rollout, self.config.overlong, self.rollout_config.response_length)
-        return self._output(rollout, info)
+        return rollout, info
 
     async def _rollout(
         self, task: Task, tokens: ChatTokens, sampling_params: dict[str, Any], seed: int, group: str
@@ -124,7 +146,8 @@ class DataAgentLoop(AgentLoopBase):
             if finish == "stop" and len(ids_out) >= max_tokens:
                 finish = "length"
             logprobs = output.log_probs if output.log_probs is not None else [0.0] * len(ids_out)
-            return Generation(ids_out, list(logprobs), finish, int(output.extra_fields.get("global_steps") or 0))
+            first, last = (int(output.extra_fields.get(f"{end}_global_steps") or 0) for end in ("min", "max"))
+            return Generation(ids_out, list(logprobs), finish, (first, last))
 
         return generate
 
@@ -162,7 +185,13 @@ class DataAgentLoop(AgentLoopBase):
         )
 
 
-def _seed(run_seed: int, global_step: Any, task_id: str, session_id: int) -> int:
-    """A seed per trajectory that does not depend on timing, so that a resumed run samples as the first one would."""
-    text = f"{run_seed}/{int(global_step)}/{task_id}/{session_id}"
+def _mends(cause: str) -> bool:
+    """Whether another attempt may go better: not without time, nor before a grader that fails."""
+    return cause != GROUP_DEADLINE and not cause.startswith("grader_")
+
+
+def _seed(run_seed: int, global_step: Any, task_id: str, session_id: int, attempt: int) -> int:
+    """A seed per attempt that does not depend on timing, so that a resumed run samples as the first one would."""
+    again = f"/{attempt}" if attempt else ""
+    text = f"{run_seed}/{int(global_step)}/{task_id}/{session_id}{again}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % 2**31

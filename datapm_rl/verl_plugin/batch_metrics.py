@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,10 +10,8 @@ import transfer_queue as tq
 
 from datapm_rl.algorithm import has_no_signal
 from datapm_rl.reward.overlong import CUT_OFF
+from datapm_rl.verl_plugin.groups import Extra, missing_verdicts
 from datapm_rl.verl_plugin.output import vote
-
-Extra = dict[str, Any]
-"""`AgentLoopOutput.extra_fields` of one trajectory: "trajectory" and "reward_extra_info" (see `output.py`)."""
 
 
 def fetch(batch: Any) -> list[Extra]:
@@ -22,25 +19,6 @@ def fetch(batch: Any) -> list[Extra]:
     keys = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if not tag.get("is_padding", False)]
     data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
     return [getattr(extra, "data", extra) for extra in data["extra_fields"]]
-
-
-def missing_causes(trajectories: list[Extra]) -> Counter[str]:
-    """Causes of the trajectories that have no reward."""
-    causes = (extra["reward_extra_info"]["missing_cause"] for extra in trajectories)
-    return Counter(cause for cause in causes if cause is not None)
-
-
-def verdict_causes(trajectories: list[Extra]) -> Counter[str]:
-    """Causes of the verdicts that are missing."""
-    causes = (verdict["cause"] for extra in trajectories for verdict in extra["trajectory"]["verdicts"])
-    return Counter(cause for cause in causes if cause is not None)
-
-
-def missing_metrics(trajectories: list[Extra]) -> dict[str, float]:
-    """`missing/share` of trajectories without a reward, and `missing/<cause>` counts."""
-    causes = missing_causes(trajectories)
-    counts = {f"missing/{cause}": float(count) for cause, count in causes.items()}
-    return {"missing/share": causes.total() / max(len(trajectories), 1), **counts}
 
 
 def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
@@ -86,7 +64,7 @@ def verifier_metrics(trajectories: list[Extra]) -> dict[str, float]:
         metrics[f"verifier/{name}_mean"] = _mean(
             verdict["cost"][name] for verdict in verdicts if name in verdict["cost"]
         )
-    for cause, count in verdict_causes(trajectories).items():
+    for cause, count in missing_verdicts(trajectories).items():
         metrics[f"verifier/missing_{cause}"] = float(count)
     last = [
         (extra["trajectory"]["verdicts"][-1]["score"], extra["reward_extra_info"]["acc"])

@@ -43,6 +43,7 @@ def reward_info(
         "step_rewards": step_rewards,
         "overridden": overridden,
         "missing_cause": cause,
+        "given_up": [],  # causes of earlier attempts, whose place this one took
         "excluded": None,
         "overlong_penalty": 0.0,
     }

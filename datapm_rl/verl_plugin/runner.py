@@ -20,7 +20,7 @@ from verl.utils.device import get_device_name
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.tracking.run_dir import RunDir
-from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+from datapm_rl.verl_plugin.run_state import RunStopped, StepFailed
 from datapm_rl.verl_plugin.sandbox_actor import isolation_reports, start_sandboxes
 
 POLL_S = 0.3
@@ -43,7 +43,7 @@ class Runner(_VerlTaskRunner):
 
 
 def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> None:
-    """Run to the end. Raises `RunStopped`, `TooManyMissing`, `UserError`, or Ray's error for anything unforeseen.
+    """Run to the end. Raises `RunStopped`, `StepFailed`, `UserError`, or Ray's error for anything unforeseen.
 
     `log_dir` gets a link to Ray's session, where all processes write their logs.
     """
@@ -90,7 +90,7 @@ def _unwrap(error: ray.exceptions.RayError) -> Exception:
         if isinstance(cause, ray.exceptions.RayTaskError):
             cause = cause.cause
             continue
-        if isinstance(cause, RunStopped | TooManyMissing | UserError):
+        if isinstance(cause, RunStopped | StepFailed | UserError):
             return cause
         if isinstance(cause, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
             return InfraError("worker_lost", "a process of the run died (killed, or out of memory)")

@@ -2,6 +2,7 @@
 
 `prm_sync` is verl's synchronous v1 trainer. What this class adds hangs on verl's own per-step methods:
 
+* `step`: a step that cannot be made saves the state before it and ends the run;
 * `_balance_batch` (first thing after sampling): too many trajectories without a reward stop the run;
 * `_compute_metrics` (last thing, before verl clears the batch): the project's metrics, one line per trajectory;
 * `_validate`: accuracy per split over the scored tasks;
@@ -15,6 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -24,7 +26,9 @@ from datapm_rl.tracking.checkpoints import drop_old, folder_of, seal
 from datapm_rl.tracking.loggers import Tracker
 from datapm_rl.tracking.run_dir import RunDir
 from datapm_rl.verl_plugin import batch_metrics
-from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
+from datapm_rl.verl_plugin.grouped_trainer import GroupedTrainer
+from datapm_rl.verl_plugin.llm_client import CancellingClient
+from datapm_rl.verl_plugin.run_state import NothingToTrain, RunStopped, StepFailed, TooManyMissing
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_metrics
 
 VERL_METRICS = {
@@ -54,7 +58,7 @@ VERL_METRICS = {
 }
 
 
-class WatchedTrainer:
+class WatchedTrainer(GroupedTrainer):
     """Mixin over a verl v1 trainer; `verl_mode` is the verl trainer mode it extends."""
 
     verl_mode: str
@@ -82,7 +86,8 @@ class WatchedTrainer:
         self.tracker = Tracker(self.run_dir, OmegaConf.to_container(self.config, resolve=True), resume=resumed)
 
     def fit(self, agent_loop_manager: Any) -> None:
-        self.replay_buffer.workers = agent_loop_manager.agent_loop_workers
+        workers = agent_loop_manager.agent_loop_workers
+        self.replay_buffer.on_wait = lambda open_uids: ray.get([worker.__ray_ready__.remote() for worker in workers])
         try:
             super().fit(agent_loop_manager)
             self.loader_state = self.train_dataloader.state_dict()
@@ -118,24 +123,30 @@ class WatchedTrainer:
             raise RunStopped(f"stopped on request after step {last}")
         super().on_step_begin()
 
+    def step(self, metrics: dict[str, Any], timing_raw: Any) -> Any:
+        try:
+            return super().step(metrics, timing_raw)
+        except StepFailed:
+            self._save_last_step()
+            raise
+
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        trajectories = batch_metrics.fetch(batch)
-        missing = batch_metrics.missing_metrics(trajectories)
-        share = missing["missing/share"]
+        share = self.replay_buffer.groups.missing_share()
         if share > self.config.prm.max_missing_share or share == 1.0:
             # for whoever looks for the cause; dropped on resume, which makes this step again
+            trajectories = batch_metrics.fetch(batch)
             self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
-            self._save_last_step()
-            causes, verdicts = batch_metrics.missing_causes(trajectories), batch_metrics.verdict_causes(trajectories)
-            raise TooManyMissing(self.global_steps, share, dict(causes), dict(verdicts))
-        metrics.update(missing)
+            raise TooManyMissing.of(self.global_steps, self.replay_buffer.groups)
+        if all(reward is None for group in self.replay_buffer.groups.used for reward in group.votes):
+            raise NothingToTrain(self.global_steps)
         return super()._balance_batch(batch, metrics, *args, **kwargs)
 
     def _compute_metrics(self, batch: Any, metrics: dict[str, Any], timing_raw: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, **kwargs)
         trajectories = batch_metrics.fetch(batch)
         row = batch_metrics.reward_metrics(trajectories)
-        row.update({name: value for name, value in metrics.items() if name.startswith("missing/")})
+        row.update(self.end_groups())
+        row.update({name: value for name, value in metrics.items() if name.startswith("async/")})
         row.update({ours: float(metrics[verls]) for verls, ours in VERL_METRICS.items() if verls in metrics})
         row.update(sandbox_metrics())
         self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
@@ -162,3 +173,6 @@ class SyncTrainer(WatchedTrainer, PPOTrainerSync):
     """Rollout and update in turn: verl's `sync` mode."""
 
     verl_mode = "sync"
+
+    def get_llm_client(self) -> CancellingClient:
+        return self.llm_server_manager.get_client(client_cls=CancellingClient)
