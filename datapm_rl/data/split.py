@@ -19,7 +19,8 @@ def split_by_file(rows: list[Checked], share: float, seed: int) -> list[str]:
         raise UserError("all tasks use the same data files: they cannot be split by file; add tasks on other files")
     order = list(groups)
     random.Random(seed).shuffle(order)
-    wanted, held = max(1, round(share * len(rows))), set[int]()
+    wanted = min(max(1, round(share * len(rows))), len(rows) - 1)
+    held: set[int] = set()
     for group in order:
         if len(held) + len(group) <= wanted:
             held.update(group)
