@@ -16,6 +16,7 @@ from datapm_rl.trajectory import StopReason, Task, Trajectory
 from datapm_rl.verl_plugin.batch_metrics import reward_metrics
 from datapm_rl.verl_plugin.groups import Group
 from datapm_rl.verl_plugin.output import RewardedOutput, missing_info, reward_info, vote, with_overlong
+from datapm_rl.verl_plugin.run_state import NothingToTrain
 
 pytestmark = pytest.mark.unit
 
@@ -126,3 +127,11 @@ def test_left_out_member_does_not_vote(estimator):
     others, _ = estimate(token_level_rewards=rewards[:2], response_mask=mask[:2], config={}, index=["g"] * 2)
     assert torch.equal(everyone[:2], others)
     assert (everyone[2] == 0).all()
+
+
+def test_stop_because_all_are_left_out_says_what_to_change_and_travels():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(NothingToTrain(3)))
+    assert "step 3: overlong.policy=mask leaves no trajectory" in str(error)
+    assert "overlong.policy=shape" in str(error)
