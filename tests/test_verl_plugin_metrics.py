@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("verl")
 
-from datapm_rl.verl_plugin.batch_metrics import missing_metrics, reward_metrics, trajectory_rows, validation_metrics
+from datapm_rl.verl_plugin.batch_metrics import reward_metrics, trajectory_rows, validation_metrics
+from datapm_rl.verl_plugin.groups import Group, StepGroups
 from datapm_rl.verl_plugin.output import missing_info, reward_info
 
 pytestmark = pytest.mark.unit
@@ -38,7 +39,8 @@ def scored(total, acc=1.0, overridden=False):
 
 def test_missing_is_counted_by_cause_and_left_out_of_means():
     batch = [extra(scored(0.8)), extra(scored(0.4, overridden=True)), extra(missing_info("deadline"))]
-    assert missing_metrics(batch) == {"missing/share": pytest.approx(1 / 3), "missing/deadline": 1.0}
+    groups = StepGroups(used=[Group.of(batch)])
+    assert (groups.missing_share(), groups.missing()) == (pytest.approx(1 / 3), {"deadline": 1})
     metrics = reward_metrics(batch)
     assert metrics["reward/total_mean"] == pytest.approx(0.6)
     assert metrics["reward/override_rate"] == 0.5
