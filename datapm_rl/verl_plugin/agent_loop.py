@@ -14,6 +14,7 @@ reward missing with a cause, so that verl trains on the others (docs/architectur
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -26,14 +27,16 @@ from datapm_rl.agent import AgentLimits, ChatTokens, Generation, Rollout, run_ag
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import InfraError, cause_of
 from datapm_rl.sandbox.client import RemoteSession
-from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, task_from_json, to_json
+from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, task_from_json
 from datapm_rl.verifier.stream import VerdictStream
-from datapm_rl.verl_plugin.output import Info, RewardedOutput, missing_info, with_overlong
+from datapm_rl.verl_plugin.output import Info, missing_info, rewarded_output, with_overlong
 from datapm_rl.verl_plugin.reward_client import RewardClient
 from datapm_rl.verl_plugin.sandbox_actor import local_sandbox_name, sandbox_handle
 
 logger = logging.getLogger(__name__)
 
+CLOSE_S = 10.0
+"""Seconds that a member waits for the end of its session."""
 GROUP_DEADLINE = "group_deadline"
 """Cause of a member that was not ready when its group's time was up."""
 
@@ -55,7 +58,7 @@ class DataAgentLoop(AgentLoopBase):
             rollout, info = await self._attempt(sampling_params, deadline, attempt=len(given_up), row=kwargs)
             cause = info["missing_cause"]
             if cause is None or len(given_up) >= agent.refills or not _mends(cause):
-                return self._output(rollout, {**info, "given_up": given_up})
+                return rewarded_output(rollout, {**info, "given_up": given_up}, filler=self.tokenizer.eos_token_id)
             given_up.append(cause)
 
     async def _attempt(
@@ -118,7 +121,8 @@ class DataAgentLoop(AgentLoopBase):
         finally:
             if stream:
                 stream.cancel()
-            await session.close()
+            with contextlib.suppress(TimeoutError):  # a session that hangs is left to its lease
+                await asyncio.wait_for(session.close(), CLOSE_S)
 
     async def _open_session(self, task: Task, seed: int) -> RemoteSession:
         actor = sandbox_handle(local_sandbox_name())
@@ -163,26 +167,6 @@ class DataAgentLoop(AgentLoopBase):
         except Exception as error:  # the boundary, as above
             logger.warning("reward of task %s lost: %r", trajectory.task.id, error)
             return missing_info(cause_of(error))
-
-    def _output(self, rollout: Rollout, info: dict[str, Any]) -> RewardedOutput:
-        trajectory = rollout.trajectory
-        first, last = trajectory.weight_versions or (0, 0)
-        response_ids = rollout.response_ids or [self.tokenizer.eos_token_id]  # verl needs one token per row
-        return RewardedOutput(
-            prompt_ids=rollout.prompt_ids,
-            response_ids=response_ids,
-            response_mask=rollout.response_mask or [0],
-            response_logprobs=rollout.response_logprobs or [0.0],
-            reward_score=info["total"] or 0.0,
-            num_turns=len(trajectory.steps),
-            metrics={},
-            extra_fields={
-                "trajectory": to_json(trajectory),
-                "reward_extra_info": info,
-                "min_global_steps": first,
-                "max_global_steps": last,
-            },
-        )
 
 
 def _mends(cause: str) -> bool:

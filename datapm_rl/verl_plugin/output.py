@@ -20,6 +20,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
 from datapm_rl.agent import Rollout
 from datapm_rl.reward.overlong import CUT_OFF, OVERLONG, overlong_share
+from datapm_rl.trajectory import to_json
 
 Info = dict[str, Any]
 
@@ -99,3 +100,24 @@ class RewardedOutput(AgentLoopOutput):
             row["response_mask"] = torch.zeros_like(row["response_mask"])
         row["rm_scores"] = rewards
         return row
+
+
+def rewarded_output(rollout: Rollout, info: Info, filler: int) -> RewardedOutput:
+    """The row of a trajectory. verl needs one token per row: `filler` stands in where the model gave none."""
+    trajectory = rollout.trajectory
+    first, last = trajectory.weight_versions or (0, 0)
+    return RewardedOutput(
+        prompt_ids=rollout.prompt_ids,
+        response_ids=rollout.response_ids or [filler],
+        response_mask=rollout.response_mask or [0],
+        response_logprobs=rollout.response_logprobs or [0.0],
+        reward_score=info["total"] or 0.0,
+        num_turns=len(trajectory.steps),
+        metrics={},
+        extra_fields={
+            "trajectory": to_json(trajectory),
+            "reward_extra_info": info,
+            "min_global_steps": first,
+            "max_global_steps": last,
+        },
+    )
