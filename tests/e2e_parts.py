@@ -22,13 +22,18 @@ def fails(task_id: str, seed: int) -> bool:
     return zlib.crc32(f"{task_id}/{seed}".encode()) % 100 < 15
 
 
+def is_poisoned(task_id: str) -> bool:
+    """About one task in five: none of its sessions can be opened."""
+    return zlib.crc32(task_id.encode()) % 5 == 0
+
+
 def faulty_agent_loop():
     """The agent loop with sessions that cannot be opened (verl is imported only where it is used)."""
     from datapm_rl.verl_plugin.agent_loop import DataAgentLoop
 
     class FaultyAgentLoop(DataAgentLoop):
         async def _open_session(self, task, seed):
-            if fails(task.id, seed):
+            if is_poisoned(task.id) or fails(task.id, seed):
                 raise InfraError("sandbox_lost", "injected")
             return await super()._open_session(task, seed)
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from e2e_parts import is_poisoned
 
 pytest.importorskip("verl")
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -62,9 +63,10 @@ def endpoint():
 
 @pytest.fixture(scope="module")
 def endpoint_run(run_dir, endpoint) -> tuple[Path, list[dict]]:
-    """A run over the endpoint in which some sessions cannot be opened: (its folder, its trajectories)."""
+    """A run over the endpoint in which some sessions cannot be opened, none of some tasks: (folder, trajectories)."""
     loops = f"actor_rollout_ref.rollout.agent.agent_loop_config_path={TESTS / 'faulty_loops.yaml'}"
-    return run_dir / "endpoint", train(run_dir, "endpoint", f"prm.endpoint={endpoint}", loops)
+    rows = train(run_dir, "endpoint", f"prm.endpoint={endpoint}", loops, "agent.quarantine_after=1")
+    return run_dir / "endpoint", rows
 
 
 def test_verifier_behind_an_endpoint_runs_its_code_on_the_agents_state(endpoint_run):
@@ -86,16 +88,28 @@ def test_verifier_behind_an_endpoint_runs_its_code_on_the_agents_state(endpoint_
     assert row["verifier/missing_share"] == 0
 
 
-def test_failing_sessions_are_masked_counted_and_trained_around(endpoint_run):
+def test_failing_sessions_are_sampled_again_and_trained_around(endpoint_run):
     run, attempts = endpoint_run
-    missing = [row for row in attempts if row["reward"]["missing_cause"]]
     assert len(attempts) == 32
-    assert missing
-    assert {row["reward"]["missing_cause"] for row in missing} == {"sandbox_lost"}
-    assert all(row["reward"]["total"] is None for row in missing)
-    trained = training_rows(run)
-    assert sum(row.get("missing/sandbox_lost", 0) for row in trained) == len(missing)
-    assert all(row["actor/grad_norm"] > 0 for row in trained)
+    again = [row["reward"] for row in attempts if row["reward"]["given_up"]]
+    assert {cause for reward in again for cause in reward["given_up"]} == {"sandbox_lost"}
+    assert any(reward["total"] is not None for reward in again)
+    missing = [row["reward"] for row in attempts if row["reward"]["missing_cause"]]
+    assert all(reward["total"] is None and reward["given_up"] for reward in missing)
+    assert all(row["actor/grad_norm"] > 0 for row in training_rows(run))
+
+
+def test_poisoned_tasks_are_replaced_quarantined_and_counted(endpoint_run):
+    run, attempts = endpoint_run
+    assert not any(is_poisoned(row["task_id"]) for row in attempts)
+    rows = training_rows(run)
+    failed = sum(row["group/failed"] for row in rows)
+    assert failed == sum(row["group/refilled"] for row in rows) > 0
+    lost = [row for row in attempts if row["reward"]["missing_cause"]]
+    assert sum(row.get("missing/sandbox_lost", 0) for row in rows) == 4 * failed + len(lost)
+    out = [json.loads(line) for line in (run / "quarantine.jsonl").read_text().splitlines()]
+    assert len(out) == rows[-1]["group/quarantined"] == failed
+    assert all(is_poisoned(row["task_id"]) and row["causes"] == {"sandbox_lost": 4} for row in out)
 
 
 def test_verifier_in_verls_reward_model_pool_answers_while_the_policy_generates(run_dir, tmp_path):
