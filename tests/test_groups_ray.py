@@ -58,7 +58,9 @@ def test_evicted_groups_leave_nothing_behind_and_the_batch_is_whole(queue, kind)
 
 
 def test_a_given_up_turn_is_given_up_in_the_server_too(ray_session):
-    from datapm_rl.verl_plugin.llm_client import CancellingAsyncClient, CancellingClient
+    from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+
+    from datapm_rl.verl_plugin.llm_client import cancelling
 
     @ray_session.remote(max_concurrency=10)
     class Server:
@@ -106,8 +108,10 @@ def test_a_given_up_turn_is_given_up_in_the_server_too(ray_session):
 
     async def play():
         assert (await server.seen.remote(), await balancer.loaded.remote()) == (0, 0)  # both are up
-        for count, cls in enumerate((CancellingClient, CancellingAsyncClient), start=1):
-            await give_up(cls(config=config, load_balancer_handle=balancer))
+        for count, cls in enumerate((LLMServerClient, FullyAsyncLLMServerClient), start=1):
+            client = cancelling(cls(config=config, load_balancer_handle=balancer))
+            assert isinstance(client, cls)
+            await give_up(client)
             for _ in range(100):
                 if await server.seen.remote() == count:
                     break

@@ -21,12 +21,18 @@ class _CancelledInServer:
         return server_id, _Server(server)
 
 
-class CancellingClient(_CancelledInServer, LLMServerClient):
+class _Client(_CancelledInServer, LLMServerClient):
     """For verl's mode `sync`."""
 
 
-class CancellingAsyncClient(_CancelledInServer, FullyAsyncLLMServerClient):
+class _AsyncClient(_CancelledInServer, FullyAsyncLLMServerClient):
     """For verl's async modes, whose client goes on with what a weight update interrupted."""
+
+
+def cancelling(client: LLMServerClient) -> LLMServerClient:
+    """The client of a trainer, with calls that are cancelled in the server."""
+    kind = _AsyncClient if isinstance(client, FullyAsyncLLMServerClient) else _Client
+    return kind(config=client.config, load_balancer_handle=client._load_balancer)
 
 
 class _Server:

@@ -21,13 +21,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from datapm_rl.tracking.checkpoints import drop_old, folder_of, seal
 from datapm_rl.tracking.loggers import Tracker
 from datapm_rl.tracking.run_dir import RunDir
 from datapm_rl.verl_plugin import batch_metrics
 from datapm_rl.verl_plugin.grouped_trainer import GroupedTrainer
-from datapm_rl.verl_plugin.llm_client import CancellingClient
+from datapm_rl.verl_plugin.llm_client import cancelling
 from datapm_rl.verl_plugin.run_state import NothingToTrain, RunStopped, StepFailed, TooManyMissing
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_metrics
 
@@ -123,6 +124,9 @@ class WatchedTrainer(GroupedTrainer):
             raise RunStopped(f"stopped on request after step {last}")
         super().on_step_begin()
 
+    def get_llm_client(self) -> LLMServerClient:
+        return cancelling(super().get_llm_client())
+
     def step(self, metrics: dict[str, Any], timing_raw: Any) -> Any:
         try:
             return super().step(metrics, timing_raw)
@@ -173,6 +177,3 @@ class SyncTrainer(WatchedTrainer, PPOTrainerSync):
     """Rollout and update in turn: verl's `sync` mode."""
 
     verl_mode = "sync"
-
-    def get_llm_client(self) -> CancellingClient:
-        return self.llm_server_manager.get_client(client_cls=CancellingClient)
