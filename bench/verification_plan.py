@@ -26,7 +26,7 @@ _EXECUTIONS = (0, 1, 2, 3)
 _SHARES = (0.35, 0.45, 0.18, 0.02)  # mean 0.87
 _UNREADABLE = 0.70
 _SPREAD = 0.35  # of the latency's logarithm
-_CODE = "<reasoning>Check it.</reasoning>\n<code>\n```python\nprint(df.groupby(df.columns[1]).size().max())\n```\n"
+CODE = "<reasoning>Check it.</reasoning>\n<code>\n```python\nprint(df.groupby(df.columns[1]).size().max())\n```\n"
 _VERDICT = "<reasoning>It holds.</reasoning>\n<score>1</score>\n<summary>The step is right.</summary>"
 _PARAGRAPH = re.compile(r"# Current Paragraph\n\[Paragraph_(\d+)\]")
 
@@ -48,7 +48,7 @@ def plan(trajectory: str, step: int) -> Plan:
     """The plan for one step of a trajectory."""
     digest = hashlib.sha256(f"{trajectory}/{step}".encode()).digest()
     draw = random.Random(digest)
-    replies = [_CODE] * draw.choices(_EXECUTIONS, _SHARES)[0] + [_VERDICT]
+    replies = [CODE] * draw.choices(_EXECUTIONS, _SHARES)[0] + [_VERDICT]
     if draw.random() < _UNREADABLE:
         replies.insert(0, "Let me see.")
     mean = SECONDS / TURNS
