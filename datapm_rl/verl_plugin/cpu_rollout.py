@@ -33,6 +33,7 @@ class CpuServer:
         self.folder = folder
         self.address: tuple[str, int] | None = None
         self.starting = asyncio.Lock()
+        self.rejecting = False
         self.engine = CpuEngine.from_folder(
             folder, load_weights=load_weights, max_batch=max_batch, max_len=max_len, seed=seed
         )
@@ -40,14 +41,22 @@ class CpuServer:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
-        """One turn. The reply's `global_steps` is the trainer step of the weights that produced its last token."""
+        """One turn, or its beginning: verl's client sends an aborted one again, with the tokens it has.
+
+        The reply's `global_steps` is the trainer step of the weights that produced its last token; None when it has no
+        token, so that a request which was aborted while it waited does not count for the weights before the abort.
+        """
+        if self.rejecting:
+            return TokenOutput(
+                token_ids=[], stop_reason="aborted", num_preempted=0, extra_fields={"global_steps": None}
+            )
         result = await self.engine.generate(prompt_ids, Sampling.from_dict(sampling_params), request_id)
         return TokenOutput(
             token_ids=result.token_ids,
             log_probs=result.logprobs if sampling_params.get("logprobs") else None,
             stop_reason="aborted" if result.stop_reason == "aborted" else "completed",
             num_preempted=0,
-            extra_fields={"global_steps": result.last_weight_version},
+            extra_fields={"global_steps": result.last_weight_version if result.token_ids else None},
         )
 
     async def load_weights(self, bucket: Weights, last: bool, version: int | None) -> None:
@@ -69,9 +78,13 @@ class CpuServer:
         return self.address
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """End all requests as aborted. Later ones wait for `resume_generation`; with `reject_request` they are aborted
+        at once, because this server leaves the load balancer and their client shall go to another."""
+        self.rejecting = reject_request
         await self.engine.abort_all()
 
     async def resume_generation(self) -> None:
+        self.rejecting = False
         await self.engine.resume()
 
     # verl's memory management between rollout and training: nothing to give back on a CPU.
@@ -126,7 +139,7 @@ class CpuServerAdapter(BaseRollout):
         rank = int(os.environ.get("RANK", 0))
         ranks_per_replica = self.config.tensor_model_parallel_size * self.config.data_parallel_size
         self.replica_rank = rank // ranks_per_replica if replica_rank == -1 else replica_rank
-        self.is_leader = rank % ranks_per_replica == 0
+        self.is_leader_rank = rank % ranks_per_replica == 0
 
     def _server(self) -> Any:
         return ray.get_actor(f"{self.config.name}_server_{self.replica_rank}_0")
@@ -150,12 +163,12 @@ class CpuServerAdapter(BaseRollout):
         bucket: Weights = {}
         size = 0
         async for name, tensor in ensure_async_iterator(weights):
-            if not self.is_leader:
+            if not self.is_leader_rank:
                 continue
             bucket[name] = tensor.detach().float().cpu().contiguous().numpy().copy()
             size += bucket[name].nbytes
             if size >= limit:
                 await self._server().load_weights.remote(bucket, last=False, version=None)
                 bucket, size = {}, 0
-        if self.is_leader:
+        if self.is_leader_rank:
             await self._server().load_weights.remote(bucket, last=True, version=global_steps)

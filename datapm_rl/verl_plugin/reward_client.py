@@ -1,13 +1,16 @@
 """Calls from an agent loop to verl's RewardLoop workers: verify a step now, form the reward at the end.
 
-A trajectory sticks to one worker (its caches are warm there) and turns to the next one when that is gone. Every call
-has a deadline; a call that is given up, by its deadline or its caller, is cancelled in the worker too.
+A trajectory sticks to one worker (its caches are warm there) and turns to the next one when that is gone; when none is
+left, it waits a while for one to be started again. Every call has a deadline; a call that is given up, by its deadline
+or its caller, is cancelled in the worker too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
+import time
 from typing import Any
 
 import ray
@@ -15,6 +18,9 @@ from ray.exceptions import RayActorError
 
 from datapm_rl.errors import InfraError
 from datapm_rl.trajectory import Step, Task, Trajectory, Verdict, to_json, verdict_from_json
+
+REVIVAL_S = 60.0
+"""Seconds in which a dead worker may come back (`tending.py`); its start takes ten."""
 
 
 class RewardClient:
@@ -45,8 +51,13 @@ class RewardClient:
         return await self._call({"kind": "reward", "trajectory": to_json(trajectory), "gold": gold})
 
     async def _call(self, payload: dict[str, Any]) -> dict[str, Any]:
-        for attempt in range(self.num_workers):
+        patient_until = time.monotonic() + min(REVIVAL_S, self.deadline_s)
+        for attempt in itertools.count():
             name = f"reward_loop_worker_{(self.first + attempt) % self.num_workers}"
+            if attempt and attempt % self.num_workers == 0:  # asked all of them
+                if time.monotonic() > patient_until:
+                    break
+                await asyncio.sleep(1.0)
             try:
                 worker = ray.get_actor(name)
             except ValueError:  # no actor of that name is left

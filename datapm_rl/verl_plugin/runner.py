@@ -6,22 +6,22 @@ reads the run's `metrics.jsonl`), and turns what ends a run into one of three re
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import ray
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.utils.device import get_device_name
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.tracking.run_dir import RunDir
+from datapm_rl.verl_plugin import ray_start
 from datapm_rl.verl_plugin.run_state import RunStopped, StepFailed
 from datapm_rl.verl_plugin.sandbox_actor import isolation_reports, start_sandboxes
+from datapm_rl.verl_plugin.watchdog import Watchdog
 
 POLL_S = 0.3
 """Seconds between two looks of the driver at the run."""
@@ -35,7 +35,7 @@ class Runner(_VerlTaskRunner):
 
     def run(self, config: DictConfig) -> None:
         import datapm_rl.verl_plugin.advantage
-        import datapm_rl.verl_plugin.trainer  # noqa: F401
+        import datapm_rl.verl_plugin.async_trainer  # noqa: F401
 
         self.sandboxes = start_sandboxes(config)  # kept: an actor lives as long as its creating handle
         RunDir(Path(config.run.dir) / config.run.name).write_json("isolation.json", isolation_reports(self.sandboxes))
@@ -49,21 +49,18 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
     """
     if config.trainer.device == "cpu" and get_device_name() != "cpu":
         raise UserError("verl did not load the CPU platform: pip install -e . the project in this environment")
-    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
-
-    ray_init = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    runtime_env = OmegaConf.to_container(OmegaConf.create(get_ppo_ray_runtime_env(config)))
-    runtime_env.setdefault("env_vars", {}).update({"TRANSFER_QUEUE_ENABLE": "1", **worker_environment()})
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ray.init(**{"logging_level": logging.ERROR, **ray_init, "runtime_env": runtime_env})
+    ray_start.start(config)
     for number, handler in handlers.items():  # Ray puts its own in their place
         signal.signal(number, handler)
     try:
         _link(log_dir / "ray", Path(ray._private.worker._global_node.get_session_dir_path()))
         runner = Runner.remote()
         done = runner.run.remote(config)
+        watchdog = Watchdog()
         while not ray.wait([done], timeout=POLL_S)[0]:
             on_wait()
+            watchdog.look()
         on_wait()
         try:
             ray.get(done)
@@ -73,16 +70,6 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
         ray.shutdown()
 
 
-def worker_environment() -> dict[str, str]:
-    """Environment of all Ray processes: one thread each, no network look-ups."""
-    return {
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
-        "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-    }
-
-
 def _unwrap(error: ray.exceptions.RayError) -> Exception:
     """The project's own exception behind Ray's wrappers; a lost worker in one sentence."""
     cause: BaseException | None = error
@@ -90,7 +77,7 @@ def _unwrap(error: ray.exceptions.RayError) -> Exception:
         if isinstance(cause, ray.exceptions.RayTaskError):
             cause = cause.cause
             continue
-        if isinstance(cause, RunStopped | StepFailed | UserError):
+        if isinstance(cause, RunStopped | StepFailed | UserError | InfraError):
             return cause
         if isinstance(cause, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
             return InfraError("worker_lost", "a process of the run died (killed, or out of memory)")

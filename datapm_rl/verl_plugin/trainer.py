@@ -16,7 +16,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import ray
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1.trainer_base import register_trainer
@@ -31,6 +30,7 @@ from datapm_rl.verl_plugin.grouped_trainer import GroupedTrainer
 from datapm_rl.verl_plugin.llm_client import cancelling
 from datapm_rl.verl_plugin.run_state import NothingToTrain, RunStopped, StepFailed, TooManyMissing
 from datapm_rl.verl_plugin.sandbox_actor import sandbox_metrics
+from datapm_rl.verl_plugin.tending import Tender
 
 VERL_METRICS = {
     "actor/entropy": "actor/entropy",
@@ -87,8 +87,8 @@ class WatchedTrainer(GroupedTrainer):
         self.tracker = Tracker(self.run_dir, OmegaConf.to_container(self.config, resolve=True), resume=resumed)
 
     def fit(self, agent_loop_manager: Any) -> None:
-        workers = agent_loop_manager.agent_loop_workers
-        self.replay_buffer.on_wait = lambda open_uids: ray.get([worker.__ray_ready__.remote() for worker in workers])
+        self.tender = Tender(agent_loop_manager, self.reward_loop_manager)
+        self.replay_buffer.on_wait = self.tender.tend
         try:
             super().fit(agent_loop_manager)
             self.loader_state = self.train_dataloader.state_dict()
@@ -153,6 +153,7 @@ class WatchedTrainer(GroupedTrainer):
         row.update({name: value for name, value in metrics.items() if name.startswith("async/")})
         row.update({ours: float(metrics[verls]) for verls, ours in VERL_METRICS.items() if verls in metrics})
         row.update(sandbox_metrics())
+        row.update(self.tender.metrics())
         self.run_dir.append_trajectories(batch_metrics.trajectory_rows(trajectories, self.global_steps))
         self._track(row, kind="train")
 
