@@ -29,7 +29,7 @@ from datapm_rl.prepare import (
     validation_splits,
 )
 from datapm_rl.resume import SETTINGS, check_same_data, check_same_settings, is_finished, unreached
-from datapm_rl.tracking.checkpoints import folder_of, point_to_newest
+from datapm_rl.tracking.checkpoints import folder_of, point_to_newest, whole_steps
 from datapm_rl.tracking.curves import draw_curves
 from datapm_rl.tracking.lock import only_process
 from datapm_rl.tracking.progress import Progress
@@ -119,18 +119,26 @@ def _train(config: DictConfig, run_dir: RunDir, progress: Progress, command: str
         train(config, on_wait=progress.update, log_dir=run_dir.logs)
         return 0
     except (RunStopped, KeyboardInterrupt) as error:
-        print(f"{str(error) or 'stopped at once'}; to go on: {command}", file=sys.stderr)
+        print(f"{str(error) or 'stopped at once'}; {_stands(run_dir)}; to go on: {command}", file=sys.stderr)
         return 130
     except StepFailed as error:
-        print(f"error: {error}; a checkpoint is saved, mend the cause, then go on with: {command}", file=sys.stderr)
+        print(f"error: {error}; {_stands(run_dir)}; mend the cause; to go on: {command}", file=sys.stderr)
         return 3
     except UserError:
         raise
     except Exception as error:  # the end of the line: keep the story, say one sentence
         log = run_dir.logs / "error.log"
         write_traceback(log, error)
-        print(f"error: {_last_line(error)} (all of it in {log}); to go on: {command}", file=sys.stderr)
+        print(
+            f"error: {_last_line(error)} (all of it in {log}); {_stands(run_dir)}; to go on: {command}", file=sys.stderr
+        )
         return 1
+
+
+def _stands(run_dir: RunDir) -> str:
+    """What there is to go on from."""
+    steps = whole_steps(run_dir.checkpoints)
+    return f"the checkpoint of step {steps[-1]} stands" if steps else "there is no checkpoint yet"
 
 
 def resolve(

@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if any(text.startswith("-") for text in arguments):
-        return _hydra_flags(in_order(arguments))
+        return _hydra_flags(arguments)
     try:
         if not any(text.startswith("+recipe=") for text in arguments):
             raise UserError(f"give a recipe: +recipe=NAME, where NAME is one of {', '.join(recipes())}")
@@ -56,7 +56,8 @@ def _hydra_flags(arguments: list[str]) -> int:
     from datapm_rl.config import register_schema
 
     register_schema()
-    sys.argv[1:] = arguments
+    overrides = [text for text in arguments if "=" in text and not text.startswith("-")]
+    sys.argv[1:] = [*(text for text in arguments if text not in overrides), *in_order(overrides)]
     hydra.main(config_path=str(CONFIG_DIR), config_name="train", version_base=None)(lambda config: None)()
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -124,20 +125,22 @@ def test_finished_run_says_so_at_once(whole_run):
     assert "is finished" in out
 
 
-def test_stopped_and_killed_run_ends_as_an_uninterrupted_one(run_dir, whole_run):
-    name = "run.name=interrupted"
-    run = run_dir / "interrupted"
-    process = start(run_dir, name)
-    wait_for_step(process, run, 1)
-    process.send_signal(signal.SIGINT)
-    code, _, err = finish(process)
-    assert code == 130
-    assert "to go on: python -m datapm_rl.train" in err
-    process = start(run_dir, name)
-    wait_for_step(process, run, 3)
-    process.kill()
-    process.communicate()
-    code, out, err = finish(start(run_dir, name))
+@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.chaos)], ids=["stopped", "killed"])
+def test_interrupted_run_ends_as_an_uninterrupted_one(kill, run_dir, whole_run):
+    name = f"interrupted_{kill}"
+    run = run_dir / name
+    process = start(run_dir, f"run.name={name}")
+    wait_for_step(process, run, random.randint(1, STEPS - 2) if kill else 1)
+    if kill:
+        time.sleep(random.uniform(0, 3))
+        process.kill()
+        process.communicate()
+    else:
+        process.send_signal(signal.SIGINT)
+        code, _, err = finish(process)
+        assert code == 130
+        assert "stands; to go on: python -m datapm_rl.train" in err
+    code, out, err = finish(start(run_dir, f"run.name={name}"))
     assert code == 0, out + err
     assert prompts(run) == prompts(whole_run[0])
     assert {path.name for path in run.iterdir()} == {path.name for path in whole_run[0].iterdir()}
@@ -146,6 +149,7 @@ def test_stopped_and_killed_run_ends_as_an_uninterrupted_one(run_dir, whole_run)
     assert sorted(steps) == sorted((row["kind"], row["step"]) for row in rows(whole_run[0] / "metrics.jsonl"))
 
 
+@pytest.mark.chaos
 def test_broken_verifier_stops_the_run_with_a_checkpoint(run_dir):
     code, _, err = finish(start(run_dir, "run.name=broken", "prm.verifier=e2e_parts:BrokenVerifier"))
     assert code == 3, err

@@ -112,26 +112,6 @@ def test_poisoned_tasks_are_replaced_quarantined_and_counted(endpoint_run):
     assert all(is_poisoned(row["task_id"]) and row["causes"] == {"sandbox_lost": 4} for row in out)
 
 
-def test_verifier_in_verls_reward_model_pool_answers_while_the_policy_generates(run_dir, tmp_path):
-    from chain_model import build_chain_model
-
-    folder = build_chain_model(tmp_path / "prm")
-    attempts = train(
-        run_dir,
-        "pool",
-        "+prm_pool=verl",
-        f"prm.model={folder}",
-        "prm.max_tokens=32",
-        "prm.context_tokens=6000",
-        "reward.reward_model.rollout.prompt_length=6000",
-        "trainer.total_training_steps=1",
-    )
-    verdicts = [verdict for row in attempts for verdict in row["verdicts"]]
-    assert [verdict["cause"] for verdict in verdicts if verdict["score"] is None] == []
-    assert {verdict["score"] for verdict in verdicts} == {1.0}
-    assert all(verdict["rationale"] == "fine" and verdict["trace"] for verdict in verdicts)
-
-
 @pytest.fixture
 def ray_session():
     import ray

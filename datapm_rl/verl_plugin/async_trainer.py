@@ -23,6 +23,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.utils import tensordict_utils as tu
 
 from datapm_rl.verl_plugin import batch_metrics
+from datapm_rl.verl_plugin.rollout_manager import dense
 from datapm_rl.verl_plugin.trainer import WatchedTrainer
 
 PARTITION = "train"
@@ -46,7 +47,7 @@ class AsyncTrainer(WatchedTrainer):
         return super()._submit_batch_to_rollout(batch)
 
     def _remember(self, batch: TensorDict) -> None:
-        rows = batch.select(*[key for key, column in batch.items() if not isinstance(column, NonTensorData)])
+        rows = dense(batch.select(*[key for key, column in batch.items() if not isinstance(column, NonTensorData)]))
         self.prompts.update({uid: rows[index : index + 1] for index, uid in enumerate(batch["uid"])})
 
     def _add_batch_to_generate(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+import torch
 import transfer_queue as tq
 from ray.exceptions import ActorUnavailableError, RayActorError
 from tensordict import TensorDict
@@ -48,6 +49,15 @@ class RolloutWorker(_VerlWorker):
         return self.open
 
 
+def dense(prompts: TensorDict) -> TensorDict:
+    """The same rows, which can be sliced: TransferQueue gives tensors back as nested ones, which cannot."""
+    rows = prompts.clone(recurse=False)
+    for key, column in prompts.items():
+        if isinstance(column, torch.Tensor) and column.is_nested:
+            rows[key] = torch.stack(column.unbind())
+    return rows
+
+
 @dataclass
 class _Out:
     """A prompt that a worker has: its row, its partition, and the worker's number."""
@@ -68,6 +78,7 @@ class RolloutManager(AgentLoopManagerTQ):
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Hand prompts out without waiting for their rollouts."""
+        prompts = dense(prompts)
         partition = "val" if prompts.get("validate", None) else "train"
         load = [0] * len(self.agent_loop_workers)
         for out in self.out.values():

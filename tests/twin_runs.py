@@ -1,0 +1,88 @@
+"""Runs of the recipes' CPU twins in processes of their own, as small as they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+TESTS = Path(__file__).parent
+TINY = (
+    "tasks.tables=[penguins]",
+    "tasks.train=40",
+    "tasks.heldout=4",
+    "tasks.unseen_tables=0",
+    "policy.sft_updates=60",
+    "policy.sft_demonstrations=150",
+    "trainer.total_training_steps=2",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=false",
+    "trainer.save_freq=1",
+)
+
+
+def start(run_dir: Path, recipe: str, *overrides: str) -> subprocess.Popen:
+    """`+recipe=NAME +scale=cpu` with tiny sizes; later overrides win."""
+    command = [sys.executable, "-m", "datapm_rl.train", f"+recipe={recipe}", "+scale=cpu", f"run.dir={run_dir}"]
+    return subprocess.Popen(
+        [*command, *TINY, *overrides],
+        cwd=TESTS.parent,
+        env={**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": str(TESTS)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(process: subprocess.Popen, timeout: float = 400) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def trained(run: Path) -> list[dict[str, Any]]:
+    """Metrics of the training steps."""
+    return [row for row in rows(run / "metrics.jsonl") if row["kind"] == "train"]
+
+
+def wait_for_step(process: subprocess.Popen, run: Path, step: int, timeout: float = 300) -> None:
+    """Wait until the metrics of `step` are there."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        if any(row["step"] >= step for row in trained(run)):
+            return
+        if process.poll() is not None:
+            pytest.fail(f"ended before step {step}: {process.communicate()}")
+        time.sleep(0.2)
+    pytest.fail(f"step {step} was not reached in {timeout} s")
+
+
+def actors(process: subprocess.Popen, name: str) -> list[psutil.Process]:
+    """Ray processes of a run whose actor class contains `name`."""
+    return [child for child in psutil.Process(process.pid).children(recursive=True) if _is(child, name)]
+
+
+def _is(child: psutil.Process, name: str) -> bool:
+    try:
+        title = " ".join(child.cmdline())
+    except psutil.Error:
+        return False
+    return title.startswith("ray::") and name in title
+
+
+def kill(process: subprocess.Popen, name: str) -> None:
+    """kill -9 of the first actor of that name."""
+    victims = actors(process, name)
+    assert victims, f"no actor {name} in {[' '.join(c.cmdline()) for c in actors(process, '')]}"
+    victims[0].send_signal(signal.SIGKILL)
