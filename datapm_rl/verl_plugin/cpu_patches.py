@@ -1,4 +1,4 @@
-"""The two places where verl 0.9.1 assumes CUDA and offers no hook, and the engine registration for device "cpu".
+"""The three places where verl 0.9.1 assumes CUDA and offers no hook, and the engine registration for device "cpu".
 
 Each patch names the line of verl that it mends. Another version of verl must be read again, so it is refused.
 """
@@ -19,7 +19,7 @@ def apply() -> None:
 
     import verl.workers.engine.fsdp.transformer_impl as fsdp
     import verl.workers.engine_workers as engine_workers
-    from verl.utils import distributed
+    from verl.utils import distributed, fsdp_utils
     from verl.workers.engine import EngineRegistry
 
     # verl/workers/engine/fsdp/transformer_impl.py:1143,1594 register FSDP2 for cuda and npu only.
@@ -32,6 +32,16 @@ def apply() -> None:
 
     # transformer_impl.py:459: the reference model is offloaded with pinned memory, which needs an accelerator.
     fsdp.CPUOffloadPolicy = lambda pin_memory=True: None
+
+    # verl/utils/fsdp_utils.py:1146 keeps old weights beside the model (separate_async) by moving them to the CPU: what is
+    # there already is not copied, and the "old" weights change with every update.
+    save = fsdp_utils.fsdp2_sharded_save_to_cpu
+
+    def save_copies(model: Any) -> tuple[dict[str, Any], Any]:
+        shards, spec = save(model)
+        return {name: (tensor.clone(), rule) for name, (tensor, rule) in shards.items()}, spec
+
+    fsdp_utils.fsdp2_sharded_save_to_cpu = save_copies
 
     # verl/utils/distributed.py:63 joins "cpu:gloo" and "cpu:gloo", and torch refuses a device named twice.
     original = distributed.initialize_global_process_group_ray
