@@ -33,8 +33,8 @@ def apply() -> None:
     # transformer_impl.py:459: the reference model is offloaded with pinned memory, which needs an accelerator.
     fsdp.CPUOffloadPolicy = lambda pin_memory=True: None
 
-    # verl/utils/fsdp_utils.py:1146 keeps old weights beside the model (separate_async) by moving them to the CPU: what is
-    # there already is not copied, and the "old" weights change with every update.
+    # verl/utils/fsdp_utils.py:1146 keeps old weights (separate_async) by moving them to the CPU: what is there already
+    # is not copied, and the "old" weights change with every update.
     save = fsdp_utils.fsdp2_sharded_save_to_cpu
 
     def save_copies(model: Any) -> tuple[dict[str, Any], Any]:

@@ -1,31 +1,33 @@
 """The agent-loop workers of a run: who has which prompt, and what to do when one of them dies.
 
 verl's manager forgets a prompt once a worker has it: when that worker dies, its prompts stay "running" for ever. This
-one remembers the rows that are out, gives each to the worker with the fewest, and, when a restarted worker does not
-know a prompt any more, drops what the dead one left of it and hands it out again.
+one remembers the rows that are out, gives each to the worker with the fewest, and, when a worker is dead, starts another
+one, drops what the dead one left of its prompts and hands them out again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import ray
 import torch
 import transfer_queue as tq
-from ray.exceptions import ActorUnavailableError, RayActorError
+from ray.exceptions import RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from datapm_rl.errors import InfraError
 
 RESTARTS = 10
-"""Restarts of one worker in a run; one that dies more often has a cause that a restart does not cure."""
+"""Workers of a kind that are replaced in one run; more deaths have a cause that a replacement does not cure."""
 
 _VerlWorker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
 
 
-@ray.remote(max_restarts=RESTARTS)
+@ray.remote
 class RolloutWorker(_VerlWorker):
     """verl's agent-loop worker, which can say what it works on."""
 
@@ -45,7 +47,7 @@ class RolloutWorker(_VerlWorker):
             self.open.discard(uid)
 
     async def open_prompts(self) -> set[str]:
-        """Prompts whose groups have not settled; a worker that was restarted knows none."""
+        """Prompts whose groups have not settled."""
         return self.open
 
 
@@ -56,6 +58,12 @@ def dense(prompts: TensorDict) -> TensorDict:
         if isinstance(column, torch.Tensor) and column.is_nested:
             rows[key] = torch.stack(column.unbind())
     return rows
+
+
+def spread_over_nodes(index: int) -> NodeAffinitySchedulingStrategy:
+    """Where verl puts worker `index`: round robin over the nodes that have CPUs."""
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+    return NodeAffinitySchedulingStrategy(node_id=nodes[index % len(nodes)], soft=True)
 
 
 @dataclass
@@ -75,6 +83,7 @@ class RolloutManager(AgentLoopManagerTQ):
         self.agent_loop_workers_class = RolloutWorker
         self.out: dict[str, _Out] = {}
         self.asked: dict[int, Any] = {}
+        self.replaced = 0
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Hand prompts out without waiting for their rollouts."""
@@ -95,15 +104,15 @@ class RolloutManager(AgentLoopManagerTQ):
     def _give(self, worker: int, rows: TensorDict) -> None:
         try:
             ray.get(self.agent_loop_workers[worker].generate_sequences.remote(rows))
-        except RayActorError:  # dead or being restarted: `redispatch_lost` finds the rows again
+        except RayActorError:  # dead: `redispatch_lost` finds the rows again
             return
 
     def redispatch_lost(self, open_uids: set[str]) -> int:
         """Hand out again what died with its worker; returns the number of prompts.
 
         `open_uids`: prompts that are pending or running in TransferQueue, of a moment ago; others are forgotten. A
-        worker that does not answer at once is busy, not dead: it is asked on. Raises InfraError "worker_lost" for one
-        that is dead for good.
+        worker that does not answer at once is busy, not dead: it is asked on. Raises InfraError "worker_lost" when they
+        die again and again.
         """
         self.out = {uid: out for uid, out in self.out.items() if uid in open_uids}
         lost = []
@@ -125,12 +134,18 @@ class RolloutManager(AgentLoopManagerTQ):
             return None
         try:
             return ray.get(asked)
-        except ActorUnavailableError:  # being restarted
-            return None
-        except RayActorError as error:
-            raise InfraError(
-                "worker_lost", f"agent-loop worker {worker} died more than {RESTARTS} times in this run"
-            ) from error
+        except RayActorError:
+            self._replace(worker)
+            return set()
+
+    def _replace(self, worker: int) -> None:
+        """As verl's `_init_agent_loop_workers` starts it. (A restart by Ray loses the actor's large arguments.)"""
+        if self.replaced == RESTARTS:
+            raise InfraError("worker_lost", f"agent-loop workers died more than {RESTARTS} times in this run")
+        self.replaced += 1
+        self.agent_loop_workers[worker] = RolloutWorker.options(
+            name=f"agent_loop_worker_{worker}_{uuid4().hex[:8]}", scheduling_strategy=spread_over_nodes(worker)
+        ).remote(self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles)
 
     def _still_open(self, uids: list[str]) -> list[str]:
         """Those that have not settled since: their worker forgets a prompt after its status is written."""
