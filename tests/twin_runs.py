@@ -56,7 +56,7 @@ def trained(run: Path) -> list[dict[str, Any]]:
     return [row for row in rows(run / "metrics.jsonl") if row["kind"] == "train"]
 
 
-def wait_for_step(process: subprocess.Popen, run: Path, step: int, timeout: float = 300) -> None:
+def wait_for_step(process: subprocess.Popen, run: Path, step: int, timeout: float = 200) -> None:
     """Wait until the metrics of `step` are there."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
@@ -65,6 +65,7 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int, timeout: floa
         if process.poll() is not None:
             pytest.fail(f"ended before step {step}: {process.communicate()}")
         time.sleep(0.2)
+    process.kill()
     pytest.fail(f"step {step} was not reached in {timeout} s")
 
 

@@ -1,8 +1,8 @@
 """The agent-loop workers of a run: who has which prompt, and what to do when one of them dies.
 
 verl's manager forgets a prompt once a worker has it: when that worker dies, its prompts stay "running" for ever. This
-one remembers the rows that are out, gives each to the worker with the fewest, and, when a worker is dead, starts another
-one, drops what the dead one left of its prompts and hands them out again.
+one remembers the rows that are out, gives each to the worker with the fewest, and, when a worker is dead, starts
+another one, drops what the dead one left of its prompts and hands them out again.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@ by which callers find them. Sandbox actors restart by themselves; trainer worker
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import ray
-from ray.exceptions import ActorAlreadyExistsError, RayActorError
+from ray.exceptions import RayActorError
 
 from datapm_rl.errors import InfraError
 from datapm_rl.verl_plugin.rollout_manager import RESTARTS, RolloutManager, spread_over_nodes
@@ -61,11 +60,8 @@ class Tender:
         """As verl's `RewardLoopManager._init_reward_loop_workers` starts it."""
         if self.replaced == RESTARTS:
             raise InfraError("worker_lost", f"RewardLoop workers died more than {RESTARTS} times in this run")
-        worker = self.rewards.reward_loop_workers_class.options(
+        ray.kill(self.rewards.reward_loop_workers[index])  # dead it is: this process shall forget that it had the name
+        self.rewards.reward_loop_workers[index] = self.rewards.reward_loop_workers_class.options(
             name=f"reward_loop_worker_{index}", scheduling_strategy=spread_over_nodes(index)
-        )
-        with contextlib.suppress(ActorAlreadyExistsError):  # the dead one still has its name: at the next look
-            self.rewards.reward_loop_workers[index] = worker.remote(
-                self.rewards.config, self.rewards.reward_router_address
-            )
-            self.replaced += 1
+        ).remote(self.rewards.config, self.rewards.reward_router_address)
+        self.replaced += 1
