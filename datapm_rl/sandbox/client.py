@@ -22,7 +22,7 @@ from datapm_rl.trajectory import StepStatus
 _T = TypeVar("_T")
 Answer = Callable[[str, dict[str, Any]], Awaitable[Reply]]
 _LOST = ("session_unknown", "actor_lost", "sandbox_lost")
-_PAUSES_S = (0.0, 1.0, 5.0)
+_PAUSES_S = (0.0, 1.0, 5.0, 15.0)
 
 
 class RemoteSession:
@@ -48,9 +48,16 @@ class RemoteSession:
     async def open(
         cls, actor: Any, data_dir: str, files: list[str] | None = None, seed: int = 0, deadline_s: float = 300.0
     ) -> RemoteSession:
-        """A new session on the actor's node. Raises InfraError or UserError."""
+        """A new session on the actor's node, for which a dead actor may come back first. Raises InfraError, UserError."""
         session = cls(actor, uuid.uuid4().hex, deadline_s)
-        await _call(actor.open, (session.id, data_dir, files, seed), deadline_s)
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                await _call(actor.open, (session.id, data_dir, files, seed), deadline_s)
+                break
+            except InfraError as error:
+                if pause_s is None or error.cause not in _LOST:
+                    raise
+                await asyncio.sleep(pause_s)
         session._origin = (data_dir, files, seed)
         return session
 

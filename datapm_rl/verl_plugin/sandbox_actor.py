@@ -8,7 +8,7 @@ import functools
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from datapm_rl.errors import InfraError
 from datapm_rl.sandbox import Limits
@@ -20,9 +20,11 @@ _HEALTH_S = 10.0
 
 def start_sandboxes(config: DictConfig) -> dict[str, Any]:
     """Start them: node -> actor. Keep the handles: an actor lives as long as its creator's handle does."""
-    limits = Limits(**{limit.name: config.sandbox[limit.name] for limit in dataclasses.fields(Limits)})
+    # plain values: a list of the configuration drags all of it along, and Ray restarts no actor with large arguments
+    sandbox = OmegaConf.to_container(config.sandbox, resolve=True)
+    limits = Limits(**{limit.name: sandbox[limit.name] for limit in dataclasses.fields(Limits)})
     names = ("preload", "keep", "max_snapshots", "min_level", "max_level", "read_only", "recycle_after")
-    settings = {"limits": limits, **{name: config.sandbox[name] for name in names}}
+    settings = {"limits": limits, **{name: sandbox[name] for name in names}}
     if config.prm.verifier == "none":
         settings["keep"] = "last"  # nobody branches
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
