@@ -44,3 +44,33 @@ def test_dabench_is_the_papers_table_6():
     assert (config.data.max_prompt_length, config.data.max_response_length) == (4096, 8192)
     assert (rollout.temperature, rollout.top_p, rollout.n, config.prm.beta) == (0.7, 1.0, 4, 0.5)
     assert config.agent.max_turns == 10
+
+
+def test_tablebench_is_dabench_with_another_name():
+    """So that one twin stands for both: they differ in the evaluation set, which the command names."""
+    twins = [compose_config([f"+recipe={name}", "+scale=cpu", "run.name=twin"]) for name in ("dabench", "tablebench")]
+    assert twins[0] == twins[1]
+
+
+@pytest.mark.parametrize("name", [name for name in recipes() if name not in ("quickstart", "smoke")])
+def test_twin_passes_verls_validation_and_keeps_the_recipes_graph(name):
+    recipe, twin = (compose_config([f"+recipe={name}", *scale]) for scale in ([], ["+scale=cpu"]))
+    for config in (recipe, twin):
+        config.data.train_files, config.data.val_files = ["t.jsonl#train"], ["t.jsonl#heldout"]
+    resolved = OmegaConf.create(OmegaConf.to_container(twin, resolve=True))
+    validate_config(resolved, need_reference_policy(resolved), need_critic(resolved))
+    for key in (
+        "trainer.v1.trainer_mode",
+        "trainer.nnodes",
+        "actor_rollout_ref.hybrid_engine",
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.actor.ppo_mini_batch_size",
+        "actor_rollout_ref.actor.policy_loss.loss_mode",
+        "algorithm.adv_estimator",
+        "algorithm.rollout_correction.rollout_is",
+        "reward.reward_model.enable",
+        "prm.verifier",
+        "prm.beta",
+        "prm.credit",
+    ):
+        assert OmegaConf.select(twin, key) == OmegaConf.select(recipe, key), key

@@ -48,7 +48,7 @@ class RemoteSession:
     async def open(
         cls, actor: Any, data_dir: str, files: list[str] | None = None, seed: int = 0, deadline_s: float = 300.0
     ) -> RemoteSession:
-        """A new session on the actor's node, for which a dead actor may come back first. Raises InfraError, UserError."""
+        """A new session on the actor's node, for which a dead actor may come back. Raises InfraError, UserError."""
         session = cls(actor, uuid.uuid4().hex, deadline_s)
         for pause_s in (*_PAUSES_S, None):
             try:

@@ -1,4 +1,4 @@
-"""Registers the loss and the CPU rollout engine with verl, and on CPU the FSDP2 engine and two patches.
+"""Registers the loss and the CPU rollout engine with verl, and on CPU the FSDP2 engine and three patches.
 
 verl imports this module (`actor_rollout_ref.model.external_lib`) in each process that builds a model config: task
 runner, trainer workers (before the engine is built), agent-loop workers.

@@ -1,0 +1,116 @@
+"""Real asynchronous runs, killed and gone on with: each prompt is trained on once, by weights that are not too old."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datapm_rl.tracking.checkpoints import folder_of, is_whole
+from datapm_rl.tracking.jsonl import read_rows
+
+pytest.importorskip("verl")
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+STEPS, BATCH, GROUP, AHEAD, THRESHOLD = 4, 4, 4, 4, 2
+SIZES = [
+    "tasks.train=60",
+    "tasks.heldout=4",
+    "tasks.unseen_tables=4",
+    "policy.sft_updates=150",
+    "policy.sft_demonstrations=300",
+    "trainer.test_freq=-1",
+    "trainer.val_before_train=false",
+    "trainer.v1.separate_async.parameter_sync_step=2",
+]
+
+
+def start(run_dir: Path, mode: str, *overrides: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "datapm_rl.train", "+recipe=smoke", f"+mode={mode}", f"run.dir={run_dir}"]
+    return subprocess.Popen(
+        [*command, f"run.name={mode}", *SIZES, *overrides],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "WANDB_MODE": "offline"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def kill_after(process: subprocess.Popen, run: Path, step: int, timeout: float = 300) -> None:
+    end = time.monotonic() + timeout
+    while not is_whole(folder_of(run / "checkpoints", step)):
+        if process.poll() is not None or time.monotonic() > end:
+            pytest.fail(f"step {step} was not reached: {process.communicate(timeout=30)}")
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=400)
+    return process.returncode, out, err
+
+
+def dispatch_order(run: Path) -> list[str]:
+    """Ids of the training tasks in the order in which an uninterrupted run dispatches them."""
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.utils import create_rl_sampler
+
+    config = OmegaConf.load(run / "config.yaml")
+    tasks = [
+        task["id"] for task in read_rows(Path(config.data.train_files[0].split("#")[0])) if task["split"] == "train"
+    ]
+    return [tasks[index] for index in create_rl_sampler(config.data, tasks)]
+
+
+def check_records(run: Path) -> None:
+    rows = read_rows(run / "trajectories.jsonl")
+    assert Counter(row["step"] for row in rows) == dict.fromkeys(range(1, STEPS + 1), BATCH * GROUP)
+    trained = Counter(row["task_id"] for row in rows)
+    assert set(trained.values()) == {GROUP}, "a prompt was trained on twice"
+    in_flight = set(dispatch_order(run)[: STEPS * BATCH + AHEAD]) - trained.keys()
+    assert len(in_flight) == AHEAD, "a prompt was lost: one was trained on that is dispatched later"
+    for row in rows:
+        first, last = row["weight_versions"]
+        assert 0 <= first <= last <= row["step"] - 1
+        assert row["step"] - 1 - first < THRESHOLD
+    metrics = {row["step"]: row for row in read_rows(run / "metrics.jsonl") if row["kind"] == "train"}
+    assert metrics.keys() == set(range(1, STEPS + 1))
+    for step, row in metrics.items():
+        versions = [row["weight_versions"] for row in rows if row["step"] == step]
+        assert row["async/staleness_max"] == max(step - 1 - first for first, _ in versions)
+        assert row["async/span_max"] == max(last - first + 1 for first, last in versions)
+    assert max(row["async/staleness_max"] for row in metrics.values()) == 1, "rollout did not run ahead of training"
+
+
+@pytest.mark.parametrize("mode", ["separate_async", pytest.param("colocate_async", marks=pytest.mark.chaos)])
+def test_killed_async_run_trains_every_prompt_exactly_once(tmp_path, mode):
+    run = tmp_path / mode
+    process = start(tmp_path, mode)
+    kill_after(process, run, 2)
+    code, out, err = finish(start(tmp_path, mode))
+    assert code == 0, out + err
+    check_records(run)
+    assert (run / "model" / "config.json").is_file()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("mode", ["separate_async", "colocate_async"])
+def test_stopped_async_run_trains_every_prompt_exactly_once(tmp_path, mode):
+    run = tmp_path / mode
+    process = start(tmp_path, mode)
+    while not folder_of(run / "checkpoints", 1).exists() and process.poll() is None:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130, err
+    code, out, err = finish(start(tmp_path, mode))
+    assert code == 0, out + err
+    check_records(run)
