@@ -16,7 +16,8 @@ from datapm_rl.tracking.checkpoints import folder_of, is_whole
 from datapm_rl.tracking.jsonl import read_rows
 
 pytest.importorskip("verl")
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+# In CI, the twin of dabench_async is killed and goes on (tests/test_e2e_recipes.py).
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.chaos]
 
 STEPS, BATCH, GROUP, AHEAD, THRESHOLD = 4, 4, 4, 4, 2
 SIZES = [
@@ -90,7 +91,7 @@ def check_records(run: Path) -> None:
     assert max(row["async/staleness_max"] for row in metrics.values()) == 1, "rollout did not run ahead of training"
 
 
-@pytest.mark.parametrize("mode", ["separate_async", pytest.param("colocate_async", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("mode", ["separate_async", "colocate_async"])
 def test_killed_async_run_trains_every_prompt_exactly_once(tmp_path, mode):
     run = tmp_path / mode
     process = start(tmp_path, mode)
@@ -101,7 +102,6 @@ def test_killed_async_run_trains_every_prompt_exactly_once(tmp_path, mode):
     assert (run / "model" / "config.json").is_file()
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("mode", ["separate_async", "colocate_async"])
 def test_stopped_async_run_trains_every_prompt_exactly_once(tmp_path, mode):
     run = tmp_path / mode
