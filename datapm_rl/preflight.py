@@ -16,6 +16,7 @@ from datapm_rl.config import STAND_IN
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import UserError
 from datapm_rl.preflight_algorithm import check_algorithm
+from datapm_rl.preflight_async import check_mode
 from datapm_rl.preflight_groups import check_groups
 from datapm_rl.preflight_placement import check_given, check_placement
 from datapm_rl.sandbox import Limits
@@ -25,7 +26,6 @@ from datapm_rl.verifier.trust import POLICIES
 
 MIN_FREE_GB = 2.0
 """Disk that a run of a small model needs for checkpoints and Ray's session; a real model needs more."""
-
 
 COUNTS = (
     "trainer.total_training_steps",
@@ -62,6 +62,7 @@ def check_config(config: DictConfig) -> None:
             raise UserError(f"{key}={OmegaConf.select(config, key)} must be a whole number of steps (-1: never)")
     check_given(config)
     check_groups(config)
+    check_mode(config)
     get_dialect(config.agent.dialect)
     prm = config.prm
     check_settings(prm)

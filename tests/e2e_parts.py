@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import zlib
+from pathlib import Path
 
 from datapm_rl.errors import InfraError
+from datapm_rl.trajectory import Verdict
 from datapm_rl.verifier.base import VerificationRequest
 
 
@@ -15,6 +18,17 @@ class BrokenVerifier:
 
     async def verify(self, request: VerificationRequest):
         raise ConnectionRefusedError("nobody listens")
+
+
+class OutageVerifier:
+    """A verifier whose endpoint is down while the file DATAPM_TEST_OUTAGE exists."""
+
+    name = "outage"
+
+    async def verify(self, request: VerificationRequest):
+        if Path(os.environ["DATAPM_TEST_OUTAGE"]).exists():
+            raise ConnectionRefusedError("nobody listens")
+        return Verdict(0.5, verifier=self.name)
 
 
 def fails(task_id: str, seed: int) -> bool:

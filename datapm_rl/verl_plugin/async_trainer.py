@@ -65,6 +65,8 @@ class AsyncTrainer(WatchedTrainer):
     def _save_last_step(self) -> None:
         """Between two steps: all that is in flight is in TransferQueue. Within one, mini-batches that were trained on
         count for the step before; groups that the step has taken out, and not trained on, are dispatched again."""
+        if self.saved_step == self.global_steps - 1:  # that checkpoint stands, and nothing of this step is in it
+            return
         for batch in self.trained:
             rows = batch_metrics.trajectory_rows(batch_metrics.fetch(batch), self.global_steps - 1)
             self.run_dir.append_trajectories(rows)
