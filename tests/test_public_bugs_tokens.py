@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -173,11 +172,9 @@ def test_failed_rollout_has_no_token_to_train_on():
     """agentcore-rl-toolkit PR#122: a pad row with response_mask [1] enters the loss and the group."""
     pytest.importorskip("verl")
     from datapm_rl.trajectory import Trajectory
-    from datapm_rl.verl_plugin.agent_loop import DataAgentLoop
-    from datapm_rl.verl_plugin.output import missing_info
+    from datapm_rl.verl_plugin.output import missing_info, rewarded_output
 
-    loop = SimpleNamespace(tokenizer=TOKENIZER)
-    row = DataAgentLoop._output(loop, Rollout(Trajectory(TASK), [1]), missing_info("sandbox_lost")).as_dict()
+    row = rewarded_output(Rollout(Trajectory(TASK), [1]), missing_info("sandbox_lost"), filler=9).as_dict()
     assert (row["response_mask"].tolist(), row["rm_scores"].tolist()) == ([0], [0.0])
 
 
