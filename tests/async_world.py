@@ -1,7 +1,7 @@
 """An asynchronous run without models: verl's dispatching and the project's trainer over a queue in a dict.
 
-verl's own methods fetch, dispatch, restore and count prompts. In the place of rollouts, groups settle in an order that a
-random number generator draws; in the place of an update, a mini-batch is taken from the queue.
+verl's own methods fetch, dispatch, restore and count prompts. In the place of rollouts, groups settle in an order that
+is drawn at random; in the place of an update, a mini-batch is taken from the queue.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class World(PPOTrainer):
 
     def __init__(self, config: Any):
         self.config, self.trainer_mode = config, config.trainer.v1.trainer_mode
+        config.data.gen_batch_size = 1  # verl's `_init_dataloader`
         self.parameter_sync_step = config.trainer.v1[self.trainer_mode].parameter_sync_step
         tasks = [{"id": f"t{number}", "question": "?"} for number in range(config.tasks.train)]
         rows = [{"extra_info": {"task": json.dumps(task)}, "raw_prompt": task["id"]} for task in tasks]

@@ -1,4 +1,4 @@
-"""Wherever an asynchronous run is killed, stopped, or ended by an outage: no prompt is lost, none is trained on twice."""
+"""An asynchronous run that is killed, stopped or ended by an outage anywhere loses no prompt and repeats none."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ FAULTS = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=FAULTS, save_freq=st.sampled_from([1, 2, 100]), seed=st.integers(0, 1000))
 def test_prompts_survive_any_ends(world, faults, save_freq, seed):
-    starts, extra = world(save_freq), 0
+    starts = world(save_freq)
     for number, (what, step, mini_batch) in enumerate(faults):
         run = starts.start(seed + number)
         if what == "stop":
