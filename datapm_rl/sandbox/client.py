@@ -55,7 +55,7 @@ class RemoteSession:
                 await _call(actor.open, (session.id, data_dir, files, seed), deadline_s)
                 break
             except InfraError as error:
-                if pause_s is None or error.cause not in _LOST:
+                if pause_s is None or error.cause != "actor_lost":
                     raise
                 await asyncio.sleep(pause_s)
         session._origin = (data_dir, files, seed)
