@@ -88,7 +88,7 @@ class RolloutManager(AgentLoopManagerTQ):
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Hand prompts out without waiting for their rollouts."""
         prompts = dense(prompts)
-        partition = "val" if prompts.get("validate", None) else "train"
+        partition = "val" if "validate" in prompts.keys() and prompts["validate"] else "train"  # noqa: SIM118
         load = [0] * len(self.agent_loop_workers)
         for out in self.out.values():
             load[out.worker] += 1
