@@ -26,6 +26,7 @@ CODE = "<code>\n```python\nprint(sorted(name for name in globals() if not name.s
 CHECK = ("<reasoning>Which names are there?</reasoning>", CODE, "<|end|>")
 VERDICT = ("<reasoning>None was made.</reasoning>", "<score>1</score>", "<summary>Stand-in.</summary>", "<|end|>")
 SPECIAL = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|check|>", "<|judge|>")
+WIDTH = 64  # words, hidden size and head: the smallest that attention kernels of GPU engines take
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }} <|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>"
@@ -53,6 +54,7 @@ def build_stand_in_prm(out_dir: str | Path) -> Path:
 
 def _write(folder: Path) -> None:
     vocabulary = list(dict.fromkeys(["<unk>", *SPECIAL, *CHECK, *VERDICT]))  # any other word is <unk>, one token
+    vocabulary += [f"<unused{number}>" for number in range(WIDTH - len(vocabulary))]
     ids = {token: index for index, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -60,15 +62,14 @@ def _write(folder: Path) -> None:
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     wrapped.chat_template = TEMPLATE
 
-    size = len(vocabulary)
     config = LlamaConfig(
-        vocab_size=size,
-        hidden_size=size,
-        intermediate_size=8,
+        vocab_size=WIDTH,
+        hidden_size=WIDTH,
+        intermediate_size=WIDTH,
         num_hidden_layers=1,
         num_attention_heads=1,
         num_key_value_heads=1,
-        head_dim=size + size % 2,  # rotary embeddings come in pairs
+        head_dim=WIDTH,
         max_position_embeddings=16384,
         tie_word_embeddings=False,
         bos_token_id=None,
@@ -80,7 +81,7 @@ def _write(folder: Path) -> None:
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
-        model.model.embed_tokens.weight.copy_(torch.eye(size))
+        model.model.embed_tokens.weight.copy_(torch.eye(WIDTH))
         model.lm_head.weight.zero_()
         for chain in (("<|check|>", *CHECK), ("<|judge|>", *VERDICT)):
             for token, follower in itertools.pairwise(chain):
