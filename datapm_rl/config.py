@@ -95,6 +95,9 @@ class PrmConfig:
     `package.module:Class`."""
     beta: float = 0.5
     """Weight of the process reward, eq. 8: r = (1 - beta) * outcome + beta * mean(step scores)."""
+    verify_answers: bool = True
+    """Whether final answers are verified in training. Eq. 10 replaces their score, so no reward depends on it: false
+    saves one verification per trajectory and gives up `reward/override_rate` and `verifier/outcome_agreement`."""
     credit: str = "trajectory"
     """What an advantage belongs to: `trajectory` (eq. 9, the paper) or `step` (reward-to-go of the step scores)."""
     endpoint: str | None = None

@@ -86,7 +86,7 @@ class Step:
 
 @dataclass
 class Verdict:
-    """A verifier's judgement of one step: `score`, or None with a `cause` (missing).
+    """A verifier's judgement of one step: a `score`, or a `cause` (missing), or `skipped` (nobody was to judge it).
 
     DataPRM's scores are 0, 0.5 and 1; a baseline's may be any probability.
     """
@@ -99,10 +99,13 @@ class Verdict:
     tampered: list[str] = field(default_factory=list)  # functions that the agent's code had replaced in its process
     cost: dict[str, float] = field(default_factory=dict)  # turns, executions, tool_calls, .._tokens, seconds
     cut: list[str] = field(default_factory=list)  # what the verifier did not see because its context is bounded
+    skipped: bool = False  # a final answer under `prm.verify_answers: false`: eq. 10 replaces its score anyway
 
     def __post_init__(self) -> None:
-        if (self.score is None) == (self.cause is None):
-            raise ValueError(f"a verdict has a score or a cause, got score={self.score} cause={self.cause}")
+        if (self.score is not None) + (self.cause is not None) + self.skipped != 1:
+            raise ValueError(
+                f"a verdict has a score or a cause or is skipped, got {self.score=} {self.cause=} {self.skipped=}"
+            )
         if self.score is not None and not 0.0 <= self.score <= 1.0:  # also refuses NaN
             raise ValueError(f"a verdict's score is in [0, 1], got {self.score}")
 

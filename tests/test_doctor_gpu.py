@@ -36,7 +36,7 @@ ROW = {
     "sandbox/steps": 70,
     "sandbox/infra_errors": 0,
 }
-ATTEMPT = {"verdicts": [{"score": 1.0, "trace": [{"status": "ok"}, {}]}] * 3}
+ATTEMPT = {"verdicts": [{"score": 1.0, "skipped": False, "trace": [{"status": "ok"}, {}]}] * 3}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 8])

@@ -42,11 +42,16 @@ def test_two_node_twin_trains_two_steps_with_the_verifier_in_the_pool(run_dir):
 
 
 def check_verdicts(attempts: list[dict]) -> None:
-    """The stand-in in verl's reward-model pool has run its code on a branch and given its verdict."""
-    verdicts = [verdict for row in attempts for verdict in row["verdicts"]]
+    """The stand-in in verl's pool has run its code on a branch and given its verdict; answers are skipped."""
+    assert all([verdict["skipped"] for verdict in row["verdicts"]] == answers(row) for row in attempts)
+    verdicts = [verdict for row in attempts for verdict in row["verdicts"] if not verdict["skipped"]]
     assert [verdict["cause"] for verdict in verdicts if verdict["score"] is None] == []
     assert verdicts
     assert all(len(verdict["trace"]) == 2 and verdict["trace"][0]["status"] == "ok" for verdict in verdicts)
+
+
+def answers(row: dict) -> list[bool]:
+    return [step["status"] == "answer" for step in row["steps"]]
 
 
 @pytest.mark.chaos  # no room in CI; the graph is dabench's without verifier and pool

@@ -69,7 +69,7 @@ def test_single_step_needs_no_verifier(score):
 @given(scores, betas)
 def test_missing_outcome_is_a_missing_reward_with_its_cause(given_scores, beta):
     reward = trajectory_reward(outcome(None), verdicts(*given_scores), beta)
-    assert (reward.total, reward.cause, reward.overridden) == (None, "grader_down", False)
+    assert (reward.total, reward.cause, reward.overridden) == (None, "grader_down", None)
     with pytest.raises(ValueError, match="grader_down"):
         step_rewards(reward, len(given_scores), beta)
 
@@ -96,6 +96,33 @@ def test_step_terms_sum_to_the_total(score, given_scores, beta):
 def test_step_terms_refuse_another_number_of_steps():
     with pytest.raises(ValueError, match="2 step scores for 3 steps"):
         step_rewards(trajectory_reward(outcome(1.0), verdicts(1.0, 1.0), 0.5), 3, 0.5)
+
+
+SKIPPED = Verdict(None, skipped=True)
+
+
+@given(outcomes | st.none(), scores, st.floats(0, 1) | st.none(), betas)
+def test_no_reward_depends_on_the_final_verdict_so_a_skipped_one_changes_no_bit(score, before, last, beta):
+    judged = trajectory_reward(outcome(score), verdicts(*before, last), beta)
+    skipped = trajectory_reward(outcome(score), [*verdicts(*before), SKIPPED], beta)
+    assert (skipped.total, skipped.cause, skipped.outcome) == (judged.total, judged.cause, judged.outcome)
+    if score is not None:
+        assert (skipped.process, skipped.step_scores) == (judged.process, judged.step_scores)
+    if judged.total is not None:
+        n = len(before) + 1
+        assert step_rewards(skipped, n, beta) == step_rewards(judged, n, beta)
+
+
+def test_skipped_verdict_is_neither_missing_nor_a_disagreement():
+    reward = trajectory_reward(outcome(1.0), [*verdicts(0.5, None), SKIPPED], 0.5)
+    assert (reward.n_missing, reward.overridden) == (1, None)
+    assert trajectory_reward(outcome(1.0), verdicts(0.5, 1.0), 0.5).overridden is False
+
+
+@pytest.mark.parametrize("states", [{}, {"score": 1.0, "skipped": True}, {"cause": "x", "skipped": True}])
+def test_verdict_has_exactly_one_state(states):
+    with pytest.raises(ValueError, match="or is skipped"):
+        Verdict(**{"score": None, **states})
 
 
 def test_override_touches_the_last_score_only():

@@ -28,7 +28,7 @@ def verdict(score):
     """A missing one cost less: its endpoint was down."""
     cost = {"seconds": 4.0, "turns": 3.0} if score is not None else {"seconds": 1.0}
     cause = "endpoint_down" if score is None else None
-    return {"score": score, "cause": cause, "tampered": [], "cut": [], "cost": cost}
+    return {"score": score, "cause": cause, "tampered": [], "cut": [], "cost": cost, "skipped": False}
 
 
 def scored(total, acc=1.0, overridden=False):
@@ -45,6 +45,16 @@ def test_missing_is_counted_by_cause_and_left_out_of_means():
     assert metrics["reward/total_mean"] == pytest.approx(0.6)
     assert metrics["reward/override_rate"] == 0.5
     assert metrics["agent/error_steps_mean"] == 1.0
+
+
+def test_skipped_verdicts_are_counted_and_in_no_other_metric():
+    row = extra(scored(1.0, overridden=None), verdicts=(1.0, None))
+    metrics = reward_metrics([row])
+    row["trajectory"]["verdicts"].append({**verdict(None), "cause": None, "skipped": True})
+    with_one = reward_metrics([row])
+    assert (metrics.pop("verifier/skipped"), with_one.pop("verifier/skipped")) == (0.0, 1.0)
+    assert with_one == metrics
+    assert "reward/override_rate" not in metrics
 
 
 def test_batch_without_a_single_score_has_no_means():

@@ -69,7 +69,7 @@ def _reported(rows: list[dict[str, Any]], key: str, name: str) -> Finding:
 
 def _verdicts(attempts: list[dict[str, Any]]) -> Finding:
     """The stand-in gives 1 to every step, after having run its code: anything else is a fault of ours."""
-    verdicts = [verdict for attempt in attempts for verdict in attempt["verdicts"]]
+    verdicts = [verdict for attempt in attempts for verdict in attempt["verdicts"] if not verdict["skipped"]]
     scores = [verdict["score"] for verdict in verdicts if verdict["score"] is not None]
     ran = sum(any(entry.get("status") == "ok" for entry in verdict["trace"]) for verdict in verdicts)
     found = f"{len(scores)} of {len(verdicts)} with a score, {ran} ran code"

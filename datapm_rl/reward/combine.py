@@ -11,6 +11,9 @@ itself, with a cause:
                                                                     the mean would hold nothing of the verifier)
     beta > 0, no verdict at all                                  -> "no_verdicts"
 
+Since eq. 10 replaces the final score whatever it is, a final answer need not be verified (a *skipped* verdict): no
+reward depends on it, only `overridden` does.
+
 A trajectory of one step needs no verifier: by eq. 10 its reward is the outcome. With beta = 0 the reward is the
 outcome itself, bit for bit, whatever the verifier says.
 """
@@ -33,8 +36,8 @@ class TrajectoryReward:
     outcome: float | None
     process: float | None  # mean of `step_scores`, missing ones left out; None if there are none
     step_scores: list[float | None]  # after eq. 10
-    overridden: bool  # whether eq. 10 changed the final score: verifier and outcome disagree
-    n_missing: int  # verdicts without a score, the final one included
+    overridden: bool | None  # whether eq. 10 changed the final score; None: there was none to change
+    n_missing: int  # missing verdicts, the final one included; a skipped one is not missing
 
 
 def override_final_step(scores: Sequence[float | None], outcome: float) -> list[float | None]:
@@ -57,10 +60,10 @@ def trajectory_reward(outcome: Outcome, verdicts: Sequence[Verdict], beta: float
     """r_total of a trajectory whose step t has `verdicts[t - 1]`. UserError: beta outside [0, 1]."""
     _check(beta)
     scores: list[float | None] = [verdict.score for verdict in verdicts]
-    n_missing = scores.count(None)
+    n_missing = sum(verdict.cause is not None for verdict in verdicts)
     if outcome.score is None:
-        return TrajectoryReward(None, outcome.cause, None, _mean(scores), scores, False, n_missing)
-    overridden = bool(scores) and scores[-1] is not None and scores[-1] != outcome.score
+        return TrajectoryReward(None, outcome.cause, None, _mean(scores), scores, None, n_missing)
+    overridden = scores[-1] != outcome.score if scores and scores[-1] is not None else None
     scores = override_final_step(scores, outcome.score)
     process = _mean(scores)
     if beta > 0 and not _judged(scores):

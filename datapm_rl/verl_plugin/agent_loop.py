@@ -27,7 +27,7 @@ from datapm_rl.agent import AgentLimits, ChatTokens, Generation, Rollout, run_ag
 from datapm_rl.dialects import get_dialect
 from datapm_rl.errors import InfraError, cause_of
 from datapm_rl.sandbox.client import RemoteSession
-from datapm_rl.trajectory import Step, StopReason, Task, Trajectory, Verdict, task_from_json
+from datapm_rl.trajectory import Step, StepStatus, StopReason, Task, Trajectory, Verdict, task_from_json
 from datapm_rl.verifier.stream import VerdictStream
 from datapm_rl.verl_plugin.output import Info, missing_info, rewarded_output, with_overlong
 from datapm_rl.verl_plugin.reward_client import RewardClient
@@ -98,6 +98,8 @@ class DataAgentLoop(AgentLoopBase):
                 shown = task if prm.verifier == "reference" else replace(task, reference="", meta={})
 
                 async def verify(history: list[Step], verdicts: list[Verdict], step: Step) -> Verdict:
+                    if step.status is StepStatus.ANSWER and not prm.verify_answers:
+                        return Verdict(score=None, skipped=True)
                     return await rewards.verify(shown, local_sandbox_name(), session.id, history, verdicts, step)
 
                 stream = VerdictStream(verify)

@@ -30,7 +30,7 @@ def reward_metrics(trajectories: list[Extra]) -> dict[str, float]:
         "reward/total_mean": _mean(info["total"] for info in infos),
         "reward/outcome_mean": _mean(info["acc"] for info in infos),
         "reward/process_mean": _mean(info["process"] for info in infos if info["process"] is not None),
-        "reward/override_rate": _mean(info["overridden"] for info in infos),
+        "reward/override_rate": _mean(info["overridden"] for info in infos if info["overridden"] is not None),
         "reward/overlong_share": _mean(attempt["stop_reason"] in CUT_OFF for attempt in attempts),
         "reward/overlong_penalty_mean": _mean(info["overlong_penalty"] for info in infos),
         "agent/turns_mean": _mean(len(attempt["steps"]) for attempt in attempts),
@@ -51,9 +51,12 @@ COSTS = ("turns", "executions", "tool_calls", "prompt_tokens", "completion_token
 def verifier_metrics(trajectories: list[Extra]) -> dict[str, float]:
     """Of all verdicts: scores, costs (Table 7), missing by cause; how often the last one agrees with the outcome."""
     verdicts = [verdict for extra in trajectories for verdict in extra["trajectory"]["verdicts"]]
+    skipped = sum(verdict["skipped"] for verdict in verdicts)
+    verdicts = [verdict for verdict in verdicts if not verdict["skipped"]]
     if not verdicts:
         return {}
     metrics = {
+        "verifier/skipped": float(skipped),
         "verifier/missing_share": _mean(verdict["score"] is None for verdict in verdicts),
         "verifier/tampered_share": _mean(bool(verdict["tampered"]) for verdict in verdicts),
         "verifier/cut_share": _mean(bool(verdict["cut"]) for verdict in verdicts),

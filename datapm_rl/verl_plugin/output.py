@@ -32,7 +32,7 @@ def reward_info(
     process: float | None,
     step_scores: list[float | None],
     step_rewards: list[float],
-    overridden: bool,
+    overridden: bool | None,
     cause: str | None,
 ) -> Info:
     """`reward_extra_info` of a trajectory. verl takes the keys of the first row for all: they never differ."""
@@ -53,7 +53,7 @@ def reward_info(
 def missing_info(cause: str) -> Info:
     """The info of a trajectory whose reward is missing."""
     return reward_info(
-        total=None, outcome=None, process=None, step_scores=[], step_rewards=[], overridden=False, cause=cause
+        total=None, outcome=None, process=None, step_scores=[], step_rewards=[], overridden=None, cause=cause
     )
 
 
