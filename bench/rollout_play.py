@@ -67,9 +67,10 @@ class SimulatedChat:
 class Player:
     """Plays the trajectories of one run."""
 
-    def __init__(self, sessions: Sessions, policy: Engine, prm: Engine, order: str, batch: int, final: bool = True):
-        """`batch`: trajectories of one. `final`: whether the final answer is verified, whose score eq. 10 replaces."""
-        self._sessions, self._policy, self._order, self._final = sessions, policy, order, final
+    def __init__(self, sessions: Sessions, policy: Engine, prm: Engine, order: str, batch: int, final: bool | None):
+        """`batch`: trajectories of one. `final`: whether final answers are verified; None: as the order does."""
+        self._sessions, self._policy, self._order = sessions, policy, order
+        self._final = order != OURS if final is None else final
         verifier = GenerativeVerifier(SimulatedChat(prm), ChatSampling(), Budget(24_000, estimate_tokens), ToolBox({}))
         self._scheduler = Scheduler(verifier, CONCURRENCY)
         self._tokens, self._dialect = ChatTokens(tokenizer()), get_dialect("datamind")

@@ -82,7 +82,7 @@ class Run:
         order: str,
         batches: Sequence[Batch],
         prm: Model = DATAPRM,
-        final: bool = True,
+        final: bool | None = None,
     ):
         """`clock`: started before the sandbox. `final`: see `Player`."""
         self._clock, self._placement, self._batches = clock, placement, batches
