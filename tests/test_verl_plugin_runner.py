@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("verl")
 
 import ray
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
 
 from datapm_rl.errors import InfraError, UserError
 from datapm_rl.verl_plugin.run_state import RunStopped, TooManyMissing
@@ -29,6 +30,12 @@ def test_lost_worker_is_one_sentence():
     lost = _unwrap(wrapped(ray.exceptions.ActorDiedError()))
     assert isinstance(lost, InfraError)
     assert "\n" not in str(lost)
+
+
+def test_lost_worker_is_named():
+    who = ActorDiedErrorContext(class_name="CpuServer", name="hf_cpu_server_0_0", actor_id=b"x" * 16, pid=7)
+    lost = _unwrap(wrapped(ray.exceptions.ActorDiedError(who)))
+    assert str(lost) == "worker_lost: CpuServer hf_cpu_server_0_0 died (killed, or out of memory)"
 
 
 def test_unforeseen_error_is_kept_whole():

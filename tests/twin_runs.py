@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,20 @@ def _is(child: psutil.Process, name: str) -> bool:
     except psutil.Error:
         return False
     return title.startswith("ray::") and name in title
+
+
+def pid_of_actor(process: subprocess.Popen, name: str) -> int:
+    """The process of the actor that Ray knows by `name`."""
+    from ray._private.state import GlobalState
+    from ray._raylet import GcsClientOptions
+
+    lines = [" ".join(child.cmdline()) for child in psutil.Process(process.pid).children(recursive=True)]
+    address = next(found[1] for line in lines if (found := re.search(r"--gcs-address=(\S+)", line)))
+    state = GlobalState()
+    state._initialize_global_state(GcsClientOptions.create(address, None, True, True))
+    rows = [row for row in state.actor_table(None, None, None).values() if row["Name"] == name]
+    assert rows, f"Ray knows no actor {name}"
+    return int(rows[0]["Pid"])
 
 
 def kill(process: subprocess.Popen, name: str) -> None:

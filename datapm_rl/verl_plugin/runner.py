@@ -6,6 +6,7 @@ reads the run's `metrics.jsonl`), and turns what ends a run into one of three re
 
 from __future__ import annotations
 
+import re
 import signal
 import traceback
 from collections.abc import Callable
@@ -80,9 +81,15 @@ def _unwrap(error: ray.exceptions.RayError) -> Exception:
         if isinstance(cause, RunStopped | StepFailed | UserError | InfraError):
             return cause
         if isinstance(cause, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
-            return InfraError("worker_lost", "a process of the run died (killed, or out of memory)")
+            return InfraError("worker_lost", f"{_who(cause)} died (killed, or out of memory)")
         cause = cause.__cause__
     return error
+
+
+def _who(error: ray.exceptions.RayError) -> str:
+    """The lost process as Ray's message names it: its actor's name, or its class."""
+    found = dict(re.findall(r"^\s*(class_name|name): (\S+)", str(error), re.MULTILINE))
+    return " ".join(found.values()) or "a process of the run"
 
 
 def _link(link: Path, target: Path) -> None:
