@@ -120,3 +120,36 @@ def test_a_given_up_turn_is_given_up_in_the_server_too(ray_session):
         assert await balancer.loaded.remote() == 0
 
     asyncio.run(play())
+
+
+def test_a_call_waits_for_a_dead_reward_worker_to_be_started_again_and_fails_when_nobody_does(ray_session, monkeypatch):
+    from datapm_rl.errors import InfraError
+    from datapm_rl.trajectory import Task, Trajectory
+    from datapm_rl.verl_plugin import reward_client
+
+    @ray_session.remote
+    class Worker:
+        async def compute_score(self, payload):
+            return {"total": 0.5, "kind": payload["kind"]}
+
+    def started():
+        return Worker.options(name="reward_loop_worker_0").remote()
+
+    client = reward_client.RewardClient(1, key="t", deadline_s=30.0)
+    workers = [started()]
+
+    async def play():
+        asked = Trajectory(Task(id="t", question="?", answer_format="", data_dir="/", files=(), gold=()))
+        assert (await client.reward(asked, gold=""))["total"] == 0.5
+        ray_session.kill(workers.pop())
+        waiting = asyncio.create_task(client.reward(asked, gold=""))
+        await asyncio.sleep(2)
+        assert not waiting.done()
+        workers.append(started())
+        assert (await waiting)["total"] == 0.5
+        ray_session.kill(workers.pop())
+        monkeypatch.setattr(reward_client, "REVIVAL_S", 2.0)
+        with pytest.raises(InfraError, match="reward_worker_lost"):
+            await client.reward(asked, gold="")
+
+    asyncio.run(play())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 pytest.importorskip("verl")
@@ -17,7 +19,8 @@ pytestmark = pytest.mark.unit
 
 
 def wrapped(error: Exception) -> ray.exceptions.RayTaskError:
-    return ray.exceptions.RayTaskError("run", "Traceback ...", error).as_instanceof_cause()
+    story = "".join(traceback.format_exception(error))
+    return ray.exceptions.RayTaskError("run", story, error).as_instanceof_cause()
 
 
 @pytest.mark.parametrize("error", [RunStopped("x"), UserError("x"), TooManyMissing(2, 1.0, {"x": 4}, {"y": 9})])

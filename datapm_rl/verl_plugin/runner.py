@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ray
@@ -40,7 +41,8 @@ class Runner(_VerlTaskRunner):
 
         self.sandboxes = start_sandboxes(config)  # kept: an actor lives as long as its creating handle
         RunDir(Path(config.run.dir) / config.run.name).write_json("isolation.json", isolation_reports(self.sandboxes))
-        super().run(config)
+        with _own_errors():  # here too: Ray's error for a dead actor cannot be pickled, so the driver would not get it
+            super().run(config)
 
 
 def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> None:
@@ -63,12 +65,22 @@ def train(config: DictConfig, on_wait: Callable[[], None], log_dir: Path) -> Non
             on_wait()
             watchdog.look()
         on_wait()
-        try:
+        with _own_errors():
             ray.get(done)
-        except ray.exceptions.RayError as error:
-            raise _unwrap(error) from error
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raises what is behind Ray's error, if that is one of ours or a lost worker."""
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        found = _unwrap(error)
+        if found is error:
+            raise
+        raise found from error
 
 
 def _unwrap(error: ray.exceptions.RayError) -> Exception:
@@ -80,13 +92,18 @@ def _unwrap(error: ray.exceptions.RayError) -> Exception:
             continue
         if isinstance(cause, RunStopped | StepFailed | UserError | InfraError):
             return cause
-        if isinstance(cause, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError):
+        if isinstance(cause, ray.exceptions.RayActorError | ray.exceptions.OutOfMemoryError) or _tells_of_death(cause):
             return InfraError("worker_lost", f"{_who(cause)} died (killed, or out of memory)")
         cause = cause.__cause__
     return error
 
 
-def _who(error: ray.exceptions.RayError) -> str:
+def _tells_of_death(error: BaseException) -> bool:
+    """A task's error that Ray could not pickle is replaced by one with its text."""
+    return isinstance(error, ray.exceptions.RayError) and "ActorDiedError isn't serializable" in str(error)
+
+
+def _who(error: BaseException) -> str:
     """The lost process as Ray's message names it: its actor's name, or its class."""
     found = dict(re.findall(r"^\s*(class_name|name): (\S+)", str(error), re.MULTILINE))
     return " ".join(found.values()) or "a process of the run"
