@@ -6,7 +6,7 @@ mini-batch's tokens, no KL, AdamW and gradient clipping. Each trainer is a proce
 that both see the same load of the machine. Not in it: generation, and what carries a batch to the trainer
 (TransferQueue, Ray).
 
-FOLDER holds TRL alone, since verl 0.9.1 fails at import where this release of TRL is installed:
+FOLDER holds TRL alone, since verl 0.9.1 fails to load a model where this release of TRL is installed:
 
     pip install --no-deps --target FOLDER trl==1.16.0
 """

@@ -76,6 +76,9 @@ def write_model(shape: Shape, folder: Path) -> None:
     import torch
     from tokenizers import Tokenizer, models
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
     words = {"<pad>": PAD, "<eos>": EOS, **{f"t{number}": number for number in range(2, shape.vocabulary)}}
     tokenizer = PreTrainedTokenizerFast(

@@ -3,7 +3,7 @@
 An update is one generation batch: TRL's scoring of it (old log-probs, rewards, advantages) and the optimizer steps on
 its mini-batches, from `on_step_begin` of the first to `on_step_end` of the last. No text is generated in it.
 
-TRL comes from a folder of its own: installed beside verl 0.9.1, this release makes verl fail at import.
+TRL comes from a folder of its own: installed beside verl 0.9.1, this release makes verl fail to load a model.
 """
 
 from __future__ import annotations

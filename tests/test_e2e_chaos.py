@@ -64,6 +64,8 @@ def ends_with_one_sentence(process: subprocess.Popen, run: Path, code: int, *tex
         ("TransferQueueController", 1, "died"),
         ("Runner", 1, "died"),
         ("CpuServer", 1, "hf_cpu_server_0_0 died"),
+        ("raylet", 1, "died"),
+        ("gcs_server", 1, "died"),
     ],
 )
 def test_what_cannot_be_replaced_ends_the_run_with_a_checkpoint_and_one_sentence(victim, code, text, run_dir):
@@ -78,7 +80,8 @@ def test_what_cannot_be_replaced_ends_the_run_with_a_checkpoint_and_one_sentence
 
 @pytest.mark.chaos
 def test_a_dead_verifier_pool_ends_the_run_with_a_checkpoint_and_one_sentence(run_dir):
-    process = start(run_dir, "dabench", "run.name=pool", "trainer.total_training_steps=40")
+    deadlines = ("prm.deadline_s=20", "prm.trajectory_deadline_s=40")
+    process = start(run_dir, "dabench", "run.name=pool", "trainer.total_training_steps=40", *deadlines)
     wait_for_step(process, run_dir / "pool", 2)
     os.kill(pid_of_actor(process, "hf_cpu_reward_server_0_0"), signal.SIGKILL)
     ends_with_one_sentence(process, run_dir / "pool", 3, "have no reward", within=300)

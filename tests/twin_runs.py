@@ -44,7 +44,13 @@ def start(run_dir: Path, recipe: str, *overrides: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen, timeout: float = 400) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=timeout)
+    """Exit code, stdout and stderr; a run that does not end is killed with all that it started."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+            child.kill()
+        raise
     return process.returncode, out, err
 
 
@@ -71,34 +77,41 @@ def wait_for_step(process: subprocess.Popen, run: Path, step: int, timeout: floa
 
 
 def actors(process: subprocess.Popen, name: str) -> list[psutil.Process]:
-    """Ray processes of a run whose actor class contains `name`."""
+    """Ray processes of a run whose actor class contains `name`, or that are `raylet` or `gcs_server`."""
     return [child for child in psutil.Process(process.pid).children(recursive=True) if _is(child, name)]
 
 
 def _is(child: psutil.Process, name: str) -> bool:
     try:
         title = " ".join(child.cmdline())
+        return child.name() == name or (title.startswith("ray::") and name in title)
     except psutil.Error:
         return False
-    return title.startswith("ray::") and name in title
+
+
+_ASK_RAY = """
+import sys
+from ray._private.state import GlobalState
+from ray._raylet import GcsClientOptions
+
+state = GlobalState()
+state._initialize_global_state(GcsClientOptions.create(sys.argv[1], None, True, True))
+print(*(row["Pid"] for row in state.actor_table(None, None, None).values() if row["Name"] == sys.argv[2]))
+"""
 
 
 def pid_of_actor(process: subprocess.Popen, name: str) -> int:
-    """The process of the actor that Ray knows by `name`."""
-    from ray._private.state import GlobalState
-    from ray._raylet import GcsClientOptions
-
-    lines = [" ".join(child.cmdline()) for child in psutil.Process(process.pid).children(recursive=True)]
-    address = next(found[1] for line in lines if (found := re.search(r"--gcs-address=(\S+)", line)))
-    state = GlobalState()
-    state._initialize_global_state(GcsClientOptions.create(address, None, True, True))
-    rows = [row for row in state.actor_table(None, None, None).values() if row["Name"] == name]
-    assert rows, f"Ray knows no actor {name}"
-    return int(rows[0]["Pid"])
+    """The process of the actor that Ray knows by `name`; asked with the environment of the run's Ray, for its token."""
+    raylet = actors(process, "raylet")[0]
+    address = next(found[1] for line in raylet.cmdline() if (found := re.match(r"--gcs-address=(\S+)", line)))
+    command = [sys.executable, "-c", _ASK_RAY, address, name]
+    asked = subprocess.run(command, env=raylet.environ(), capture_output=True, text=True, timeout=60)
+    assert asked.stdout.strip().isdigit(), f"Ray knows no actor {name}: {asked.stdout}{asked.stderr[-1000:]}"
+    return int(asked.stdout)
 
 
 def kill(process: subprocess.Popen, name: str) -> None:
-    """kill -9 of the first actor of that name."""
+    """kill -9 of the first process that `actors` finds."""
     victims = actors(process, name)
     assert victims, f"no actor {name} in {[' '.join(c.cmdline()) for c in actors(process, '')]}"
     victims[0].send_signal(signal.SIGKILL)
