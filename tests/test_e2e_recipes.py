@@ -34,7 +34,6 @@ def check(run: Path, steps: int = 2) -> list[dict]:
     return attempts
 
 
-@pytest.mark.chaos  # no room in CI; the graph is dabench's but for the second placement group
 def test_two_node_twin_trains_two_steps_with_the_verifier_in_the_pool(run_dir):
     code, out, err = finish(start(run_dir, "dabench_14b"))
     assert code == 0, out + err
@@ -54,7 +53,6 @@ def answers(row: dict) -> list[bool]:
     return [step["status"] == "answer" for step in row["steps"]]
 
 
-@pytest.mark.chaos  # no room in CI; the graph is dabench's without verifier and pool
 def test_twin_of_the_outcome_baseline_trains_two_steps_without_a_verifier(run_dir):
     code, out, err = finish(start(run_dir, "dabench_outcome"))
     assert code == 0, out + err

@@ -19,6 +19,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.looks = 0
+        self.lost_of_ray: list[str] = []
         self.states = {
             "create_colocated_worker_cls.<locals>.WorkerDict": "ALIVE",
             "TransferQueueController": "ALIVE",
@@ -34,6 +35,7 @@ class World:
 def world(monkeypatch) -> World:
     world = World()
     monkeypatch.setattr(watchdog, "actors", world.actors)
+    monkeypatch.setattr(Watchdog, "lost_of_ray", lambda self: world.lost_of_ray)
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: world.now)
     return world
 
@@ -54,6 +56,13 @@ def test_dead_trainer_worker_ends_a_run_that_hangs_on_it(world):
     assert seconds_until_end(world, dog, 100) is None
     world.states["create_colocated_worker_cls.<locals>.WorkerDict"] = "DEAD"
     assert GRACE_S <= seconds_until_end(world, dog, 100) <= GRACE_S + 2 * LOOK_S + 1
+
+
+def test_driver_does_not_ask_a_dead_ray_what_died(world):
+    dog = Watchdog()
+    world.lost_of_ray = ["gcs_server"]
+    assert seconds_until_end(world, dog, 100) <= LOOK_S + 1
+    assert world.looks == 0
 
 
 def test_reward_worker_is_replaced_by_others_and_ends_nothing(world):

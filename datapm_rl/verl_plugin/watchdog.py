@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from ray._private import worker
 from ray._private.state import actors
 
 from datapm_rl.errors import InfraError
@@ -35,17 +36,24 @@ class Watchdog:
         self.missed_at: float | None = None
 
     def look(self) -> None:
-        """Raises InfraError "worker_lost" when a vital actor has been dead for `GRACE_S`."""
+        """Raises InfraError "worker_lost" when Ray itself is gone, or a vital actor has been dead for `GRACE_S`."""
         now = time.monotonic()
         if now - self.looked < LOOK_S:
             return
         self.looked = now
+        if lost := self.lost_of_ray():  # the table of actors cannot be read any more
+            raise InfraError("worker_lost", f"Ray's {lost[0]} died (killed, or out of memory)")
         dead = self.dead()
         if not dead:
             return
         self.missed_at = self.missed_at or now
         if now - self.missed_at >= GRACE_S:
             raise InfraError("worker_lost", f"{dead[0]} died (killed, or out of memory)")
+
+    @staticmethod
+    def lost_of_ray() -> list[str]:
+        """Dead processes of Ray that this driver started; none where it connected to a cluster."""
+        return [kind for kind, _ in worker._global_node.dead_processes() if kind in ("gcs_server", "raylet")]
 
     @staticmethod
     def dead() -> list[str]:
