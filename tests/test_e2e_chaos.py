@@ -1,6 +1,6 @@
 """Processes of a run are killed in mid-run: it goes on, or ends with a checkpoint and one sentence.
 
-The survivable deaths share one run. The others are marked `chaos`: `bash launch/test.sh -m chaos`.
+The survivable deaths share one run. The others are marked `chaos`: `python -m pytest -m chaos`.
 """
 
 from __future__ import annotations
